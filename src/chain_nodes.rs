@@ -62,6 +62,7 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         most_price,
         speed_up_after_blocks,
         speed_up_most_fee,
+        batch_contract,
         deposits,
         confirmations,
         final_after,
@@ -113,8 +114,23 @@ fn endpoints(chain: ChainKey, config: &ChainNodes) -> anyhow::Result<ChainEndpoi
         agree: *agree,
         most_price: most_price_of(most_price)?,
         speed_up: speed_up_of(chain, *speed_up_after_blocks, speed_up_most_fee)?,
+        batch_contract: batch_contract_of(chain, batch_contract)?,
         deposits: deposits.then_some(follow),
     })
+}
+
+/// The address of the contract that pays batches, in canonical form.
+fn batch_contract_of(chain: ChainKey, text: &str) -> anyhow::Result<Option<String>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if chain.network != Network::Evm {
+        bail!("batch_contract must be left out: {chain} pays batches without a contract");
+    }
+    match chain.network.rules().parse_address(text) {
+        Ok(address) => Ok(Some(address)),
+        Err(problem) => bail!("batch_contract {problem} (docs/batch-payments.md)"),
+    }
 }
 
 fn most_price_of(text: &str) -> anyhow::Result<Option<u128>> {

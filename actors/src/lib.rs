@@ -6,6 +6,7 @@ mod appointments;
 pub mod audit;
 pub mod backup;
 mod balances;
+mod batches;
 pub mod chain_rpc;
 mod changes;
 mod commands;

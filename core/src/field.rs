@@ -1,7 +1,7 @@
 //! Checks of fields that payloads, batches and wallets share. Paths are relative; the caller puts what is
 //! above in front.
 
-use crate::{amount::AmountError, fault::Fault};
+use crate::{amount::AmountError, fault::Fault, schema::wire::BatchPaymentRecipient};
 
 /// Most recipients of one batch payment.
 const MAX_RECIPIENTS: usize = 254;
@@ -15,6 +15,24 @@ pub(crate) fn recipients_in_range(count: usize) -> Result<(), Fault> {
         ));
     }
     Ok(())
+}
+
+/// Refuses what stands beside a list of recipients: the fields of a single one, and notes, which are no part of a
+/// transaction.
+pub(crate) fn only_recipients(
+    single: &[(&str, &str)],
+    recipients: &[BatchPaymentRecipient],
+) -> Result<(), Fault> {
+    if let Some((name, _)) = single.iter().find(|(_, text)| !text.is_empty()) {
+        return Err(Fault::field(*name, "cannot be combined with recipients"));
+    }
+    match recipients.iter().position(|one| one.notes.is_some()) {
+        Some(index) => Err(Fault::field(
+            format!("recipients[{index}].notes"),
+            "must be left out: they are no part of the transaction",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A text that must not be empty.

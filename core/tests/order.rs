@@ -203,6 +203,7 @@ mod order {
         let pay = |coin_tag: &'static str| {
             move |from: String| {
                 WireKind::SuiSendCoin(wire::SuiSendCoin {
+                    recipients: vec![],
                     to: from.clone(),
                     from,
                     coin_tag: coin_tag.into(),

@@ -5,6 +5,7 @@ mod approve;
 mod audit;
 mod backup;
 mod chain;
+mod batch;
 mod client;
 mod client_signer;
 mod completions;
@@ -74,6 +75,8 @@ enum Command {
     /// Chains: which have nodes, and how these answer.
     #[command(subcommand)]
     Chain(chain::Command),
+    /// Batch payments: list, show, approve, resume, reject (calls a running orchestrator).
+    Batch(batch::Command),
     Approve(approve::ApproveArgs),
     Reject(approve::RejectArgs),
     Pending(approve::PendingArgs),
@@ -136,6 +139,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Request(command) => Box::pin(request::run(command)),
         Command::Wallet(command) => Box::pin(wallet::run(command)),
         Command::Chain(command) => Box::pin(chain::run(command)),
+        Command::Batch(command) => Box::pin(batch::run(command)),
         Command::Approve(args) => Box::pin(approve::approve(args)),
         Command::Reject(args) => Box::pin(approve::reject(args)),
         Command::Pending(args) => Box::pin(approve::pending(args)),

@@ -104,6 +104,8 @@ pub struct ChainNodes {
     /// 0: never.
     pub speed_up_after_blocks: u64,
     pub speed_up_most_fee: String,
+    /// Empty: none.
+    pub batch_contract: String,
     pub deposits: bool,
     /// 0: the default of the chain.
     pub confirmations: u64,
@@ -126,6 +128,7 @@ impl Default for ChainNodes {
             most_price: String::new(),
             speed_up_after_blocks: 0,
             speed_up_most_fee: String::new(),
+            batch_contract: String::new(),
             deposits: true,
             confirmations: 0,
             final_after: 0,
@@ -160,6 +163,7 @@ pub(super) fn empty_chain() -> Table {
         most_price,
         speed_up_after_blocks,
         speed_up_most_fee,
+        batch_contract,
         deposits,
         confirmations,
         final_after,
@@ -178,6 +182,7 @@ pub(super) fn empty_chain() -> Table {
         ("most_price", Value::String(most_price)),
         ("speed_up_after_blocks", number(speed_up_after_blocks)),
         ("speed_up_most_fee", Value::String(speed_up_most_fee)),
+        ("batch_contract", Value::String(batch_contract)),
         ("deposits", Value::Boolean(deposits)),
         ("confirmations", number(confirmations)),
         ("final_after", number(final_after)),

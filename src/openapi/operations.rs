@@ -29,6 +29,7 @@ const HEALTH: &str = "Health";
 pub fn admin_tags() -> Value {
     json!([
         {"name": "Vaults", "description": "Vaults, and the shares of their keys."},
+        {"name": "Batch payments", "description": "Payments to many recipients: approve, resume, reject."},
         {"name": "Signer nodes", "description": "Signer nodes."},
         {"name": "Tokens", "description": "API tokens, and the configuration of sweep tokens."},
         {"name": "Users", "description": "Users of the console."},
@@ -41,7 +42,7 @@ pub fn tags() -> Value {
     json!([
         {"name": SIGNING, "description": "Transactions and messages, signed by a vault's keys."},
         {"name": "Wallets", "description": "Wallets, balances and transaction fees."},
-        {"name": "Batch payments", "description": "Payments to many recipients, completed by a person in the console."},
+        {"name": "Batch payments", "description": "Payments to many recipients, completed by a person (covault batch)."},
         {"name": "Deposit and sweep", "description": "Deposit and watch addresses. Needs a sweep token."},
         {"name": HEALTH, "description": "Health checks. No token needed."},
     ])

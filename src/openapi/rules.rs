@@ -57,6 +57,12 @@ fn pattern(pattern: impl Into<String>) -> Rule {
     required(json!({"pattern": pattern.into()}))
 }
 
+/// A text that may be left out, or empty.
+fn or_empty(pattern: &str) -> Rule {
+    let inner = pattern.trim_start_matches('^').trim_end_matches('$');
+    optional(json!({"pattern": format!("^({inner})?$")}))
+}
+
 /// A whole number from `least` to `most`, as number or as string of digits.
 fn range(least: i64, most: i64, digits: &str) -> Value {
     json!({"minimum": least, "maximum": most, "pattern": digits})
@@ -82,7 +88,8 @@ fn address_form(message: &str) -> Option<&'static str> {
 /// Digits of the largest amount of a message.
 fn amount_rule(message: &str) -> Rule {
     match message {
-        "BTCSendNative" => pattern(positive(SATOSHI)),
+        "BTCSendNative" => or_empty(&positive(SATOSHI)),
+        "SuiSendNative" | "SuiSendCoin" => or_empty(&amount(U64)),
         "BatchPaymentRecipient" => pattern(positive(U256)),
         "TronSendNative" | "TronSendTRC10" => pattern(positive(I64)),
         "TronSendTRC20" => pattern(amount(U256)),
@@ -105,6 +112,12 @@ pub fn rule(message: &str, field: &str) -> Rule {
         ("BTCSendNative" | "BTCBatchSendNative", "from") => pattern(BITCOIN_WALLET),
         (_, "asset_issuer") => pattern(STELLAR_ACCOUNT),
         (_, "from") if message.starts_with("Stellar") => pattern(STELLAR_ACCOUNT),
+        // With several recipients they are empty.
+        ("BTCSendNative", "to") => or_empty(BITCOIN),
+        ("SuiSendNative" | "SuiSendCoin", "to") => or_empty(SUI),
+        ("BTCSendNative" | "SuiSendNative" | "SuiSendCoin", "recipients") => {
+            optional(json!({"maxItems": 254}))
+        }
         ("EVMSendCustom", "to") => optional(json!({"pattern": EVM_OR_EMPTY})),
         (_, "from" | "to" | "token_contract_address" | "contract_address" | "mint_address") => {
             address_form(message).map_or_else(Rule::default, pattern)

@@ -103,6 +103,8 @@ pub struct ChainEndpoints {
     pub most_price: Option<u128>,
     /// When a transaction is replaced that no block takes; `None`: only when a client asks.
     pub speed_up: Option<SpeedUpPolicy>,
+    /// The address of the contract that pays batches there; `None`: there is none.
+    pub batch_contract: Option<String>,
     /// How its blocks are followed for deposits; `None`: they are not.
     pub deposits: Option<FollowPolicy>,
 }
@@ -185,6 +187,7 @@ impl ChainEndpoints {
             agree: 1,
             most_price: None,
             speed_up: None,
+            batch_contract: None,
             deposits: Some(FollowPolicy::default()),
         }
     }

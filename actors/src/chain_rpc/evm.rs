@@ -47,6 +47,8 @@ use super::{
 
 /// Selector of `balanceOf(address)` (EIP-20).
 const BALANCE_OF: &str = "70a08231";
+/// Selector of `allowance(address,address)` (EIP-20).
+const ALLOWANCE: &str = "dd62ed3e";
 
 /// JSON-RPC: the node does not know the method.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -584,6 +586,39 @@ impl TokenReply {
     }
 }
 
+impl EvmNode {
+    /// The number that a token's contract answers to a call, decimal.
+    async fn token_word(&self, token: &str, data: String) -> Result<String, ChainError> {
+        let params = json!([{"to": token, "data": data}, "latest"]);
+        // The first word of the answer, as ABI decoders read it. The contract is one that the
+        // client named: it can answer anything.
+        let read = |answer: &Value| {
+            let digits = answer.as_str()?.strip_prefix("0x")?;
+            Some(digits.get(..64).and_then(amount::hex_to_decimal))
+        };
+        let not_a_token = || {
+            ChainError::refused(
+                "there is no token contract at this address",
+                ExecuteCode::Unspecified,
+            )
+        };
+        match self
+            .rpc
+            .query_quorum(RpcCall("eth_call", params), read)
+            .await
+        {
+            Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
+            answer => answer?.ok_or_else(not_a_token),
+        }
+    }
+}
+
+/// An address in canonical form as a word of call data, hexadecimal.
+fn word_of(address: &str) -> String {
+    let digits = address.trim_start_matches("0x").to_ascii_lowercase();
+    format!("{digits:0>64}")
+}
+
 #[async_trait]
 impl ChainClient for EvmNode {
     async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
@@ -796,29 +831,18 @@ impl ChainClient for EvmNode {
                 .query_quorum(RpcCall("eth_getBalance", params), read)
                 .await?);
         };
-        let owner = address.trim_start_matches("0x").to_ascii_lowercase();
-        let data = format!("0x{BALANCE_OF}{owner:0>64}");
-        let params = json!([{"to": token, "data": data}, "latest"]);
-        // The first word of the answer, as ABI decoders read it. The contract is one that the
-        // client named: it can answer anything.
-        let read = |answer: &Value| {
-            let digits = answer.as_str()?.strip_prefix("0x")?;
-            Some(digits.get(..64).and_then(amount::hex_to_decimal))
-        };
-        let not_a_token = || {
-            ChainError::refused(
-                "there is no token contract at this address",
-                ExecuteCode::Unspecified,
-            )
-        };
-        match self
-            .rpc
-            .query_quorum(RpcCall("eth_call", params), read)
-            .await
-        {
-            Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
-            answer => answer?.ok_or_else(not_a_token),
-        }
+        let data = format!("0x{BALANCE_OF}{}", word_of(address));
+        self.token_word(token, data).await
+    }
+
+    async fn allowance(
+        &self,
+        owner: &str,
+        token: &str,
+        spender: &str,
+    ) -> Result<String, ChainError> {
+        let data = format!("0x{ALLOWANCE}{}{}", word_of(owner), word_of(spender));
+        self.token_word(token, data).await
     }
 
     async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {

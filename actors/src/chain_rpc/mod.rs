@@ -351,6 +351,22 @@ pub trait ChainClient: Send + Sync {
     /// in canonical form.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError>;
 
+    /// How much of an owner's token a contract may take, in the smallest unit, decimal. All texts are addresses in
+    /// canonical form.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when the nodes do not say it now, which is so for ever unless the network says otherwise.
+    async fn allowance(
+        &self,
+        _owner: &str,
+        _token: &str,
+        _spender: &str,
+    ) -> Result<String, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for allowances".into(),
+        ))
+    }
+
     /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it.
     ///
     /// # Errors
@@ -409,6 +425,8 @@ pub struct ChainClients {
     most_prices: BTreeMap<ChainKey, u128>,
     /// When transactions that no block takes are replaced; not where nobody has said so.
     speed_ups: BTreeMap<ChainKey, SpeedUpPolicy>,
+    /// The contracts that pay batches.
+    batch_contracts: BTreeMap<ChainKey, String>,
     /// How the blocks of chains are followed that deposits are taken on.
     follows: BTreeMap<FollowedChain, FollowPolicy>,
     /// Requests that wait for what a chain's nodes say.
@@ -432,6 +450,10 @@ impl ChainClients {
         let speed_up = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
             endpoints.speed_up.map(|policy| (*chain, policy))
         };
+        let batch_contract = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
+            let contract = endpoints.batch_contract.clone();
+            contract.map(|contract| (*chain, contract))
+        };
         let clients: BTreeMap<ChainKey, Arc<dyn ChainClient>> =
             config.iter().map(connect).collect::<Result<_, Fault>>()?;
         let follow = |(chain, endpoints): (&ChainKey, &ChainEndpoints)| {
@@ -441,6 +463,7 @@ impl ChainClients {
         Ok(Self {
             follows: config.iter().filter_map(follow).collect(),
             clients,
+            batch_contracts: config.iter().filter_map(batch_contract).collect(),
             most_prices: config.iter().filter_map(most_price).collect(),
             speed_ups: config.iter().filter_map(speed_up).collect(),
             queues: config
@@ -468,6 +491,18 @@ impl ChainClients {
     /// When transactions of a chain are replaced that no block takes; `None`: never.
     pub fn speed_up(&self, chain: ChainKey) -> Option<SpeedUpPolicy> {
         self.speed_ups.get(&chain).copied()
+    }
+
+    /// Has a contract pay the batches of a chain; an address in canonical form.
+    #[must_use]
+    pub fn with_batch_contract(mut self, chain: ChainKey, contract: String) -> Self {
+        self.batch_contracts.insert(chain, contract);
+        self
+    }
+
+    /// The contract that pays the batches of a chain; `None` where none is configured.
+    pub fn batch_contract(&self, chain: ChainKey) -> Option<&str> {
+        self.batch_contracts.get(&chain).map(String::as_str)
     }
 
     /// Has the blocks of a chain followed for deposits.

@@ -135,6 +135,15 @@ impl ChainClient for EndsWitnessed {
         self.client.balance(address, token).await
     }
 
+    async fn allowance(
+        &self,
+        owner: &str,
+        token: &str,
+        spender: &str,
+    ) -> Result<String, ChainError> {
+        self.client.allowance(owner, token, spender).await
+    }
+
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         self.client.simulate(trial).await
     }

@@ -33,6 +33,7 @@ use crate::{
         live::BackupSlot,
         restore::{self, ClientGate},
     },
+    batches::driver,
     chain_rpc::{self, EndpointHealth},
     changes::{ChangeHub, follower},
     commands::{
@@ -173,6 +174,7 @@ impl Gateway {
             let speed_ups = speed_ups::run(vaults.clone(), speed_ups_due);
             services.tasks.spawn(speed_ups);
             services.tasks.spawn(gaps::run(vaults.clone(), suspected));
+            services.tasks.spawn(driver::run(vaults.clone()));
         }
         let max_commands = services.settings.max_commands;
         let gateway = Self {

@@ -162,6 +162,8 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Claim
         | KeySpace::ReservationExpiry
         | KeySpace::Batch
+        | KeySpace::BatchIndex
+        | KeySpace::OpenBatch
         | KeySpace::Deposit
         | KeySpace::AddressProof
         | KeySpace::ProofWanted

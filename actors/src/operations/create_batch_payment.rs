@@ -13,7 +13,7 @@ use super::{Home, HomeLookup, Operation, OperationCall, lookup::vault_of_address
 use crate::{
     audit::AuditNote,
     commands::caller::in_scope,
-    store::{Batch, CommitError, KeySpace, Precondition, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, batch_rows, rows},
     vaults::wallets,
 };
 
@@ -83,6 +83,8 @@ impl Operation for CreateBatchPayment {
                 Precondition::Absent,
                 rows::encode(&made)?,
             );
+            let index = batch_rows::batch_index(made.vault, made.created_at_ms, made.id);
+            batch.put(index, Precondition::Any, rows::encode(&())?);
             batch.check(rows::wallet(wallet.id), Precondition::Version(version));
             AuditNote::new(
                 call.command_commit.by(),

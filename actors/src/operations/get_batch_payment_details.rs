@@ -1,10 +1,12 @@
 use async_trait::async_trait;
-use covault_core::{batch::BatchPayment, fault::Fault, ids::BatchId, schema::wire};
+use covault_core::{fault::Fault, ids::RequestId, schema::wire};
 
-use super::{Operation, OperationCall};
-use crate::{commands::caller::in_scope, store::rows};
+use super::{
+    Operation, OperationCall, batch,
+    lookup::{request, shown_request},
+};
 
-/// Reads a batch payment.
+/// Reads a batch payment with its signing requests.
 pub struct GetBatchPaymentDetails;
 
 #[async_trait]
@@ -14,15 +16,28 @@ impl Operation for GetBatchPaymentDetails {
     type Response = wire::GetBatchPaymentDetailsResponse;
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
-        let id: BatchId = message.uuid.parse()?;
-        let batch = call.services.load::<BatchPayment>(&rows::batch(id)).await?;
-        let batch = batch
-            .map(|(batch, _)| batch)
-            .filter(|batch| in_scope(call.caller, batch.vault))
-            .ok_or_else(Fault::invalid_uuid)?;
+        let (found, _) = batch::find(call.services, call.caller, &message.uuid).await?;
+        let mut shown = found.to_wire();
+        if let Some(progress) = found.state.progress() {
+            shown.approval_signing_request = read(&call, progress.allowance()).await?;
+            shown.send_signing_request = read(&call, progress.send()).await?;
+        }
         Ok(wire::GetBatchPaymentDetailsResponse {
-            batch_payment: Some(batch.to_wire()),
+            batch_payment: Some(shown),
             error: None,
         })
     }
+}
+
+async fn read(
+    call: &OperationCall<'_>,
+    id: Option<RequestId>,
+) -> Result<Option<wire::SigningRequest>, Fault> {
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    let request = request(call.services, call.caller, id).await?;
+    Ok(Some(
+        shown_request(call.services, call.caller, &request).await?,
+    ))
 }

@@ -3,10 +3,8 @@ use covault_core::{fault::Fault, schema::wire};
 
 use super::{
     Operation, OperationCall,
-    lookup::{Found, find, request_message},
+    lookup::{Found, find, shown_request},
 };
-use crate::{requests::simulations, store::rows};
-
 /// Reads a signing request.
 pub struct GetSigningRequestDetails;
 
@@ -27,21 +25,7 @@ impl Operation for GetSigningRequestDetails {
                 });
             }
         };
-        let simulation = simulations::stored(services, request.id).await?;
-        let transaction = services.load(&rows::transaction(request.id)).await?;
-        let transaction = transaction.map(|(row, _)| row);
-        let replacements = services
-            .load(&rows::replacement_row(request.first_of_place()))
-            .await?;
-        let replacements = replacements.map(|(row, _)| row);
-        let request = request_message(
-            services,
-            caller,
-            &request,
-            simulation,
-            transaction,
-            replacements.as_ref(),
-        );
+        let request = shown_request(services, caller, &request).await?;
         Ok(wire::GetSigningRequestDetailsResponse {
             signing_request: Some(request),
             error: None,

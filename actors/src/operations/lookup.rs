@@ -14,7 +14,7 @@ use covault_core::{
 use super::{Home, HomeLookup};
 use crate::{
     commands::caller::{Caller, in_scope},
-    requests::replacing::replaced_by,
+    requests::{replacing::replaced_by, simulations},
     services::Services,
     store::rows::{self, ReplacementRow, TransactionRow},
     vaults::{admission::CLIENT_SIGNER, management},
@@ -96,6 +96,32 @@ pub(super) fn request_message(
         message.tx_hash.clear();
     }
     message
+}
+
+/// A request as the caller may see it, with all that the store has of it.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(super) async fn shown_request(
+    services: &Services,
+    caller: &Caller,
+    request: &SigningRequest,
+) -> Result<wire::SigningRequest, Fault> {
+    let simulation = simulations::stored(services, request.id).await?;
+    let transaction = services.load(&rows::transaction(request.id)).await?;
+    let transaction = transaction.map(|(row, _)| row);
+    let replacements = services
+        .load(&rows::replacement_row(request.first_of_place()))
+        .await?;
+    let replacements = replacements.map(|(row, _)| row);
+    Ok(request_message(
+        services,
+        caller,
+        request,
+        simulation,
+        transaction,
+        replacements.as_ref(),
+    ))
 }
 
 /// The wallet of an address, in any form that its network takes, when the caller may see it.

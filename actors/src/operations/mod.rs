@@ -6,9 +6,11 @@ mod add_sweep_asset;
 mod add_watch_address;
 mod admin;
 mod admit_node;
+mod approve_batch_payment;
 mod approve_signing_request;
 mod approve_signing_requests;
 mod backup_vault;
+mod batch;
 mod begin_backup;
 mod cancel_reshare;
 mod change_approvals;
@@ -24,6 +26,7 @@ mod estimate_fee;
 mod execute_signing_requests;
 mod get_backup_part;
 mod get_balance;
+mod get_batch_payment;
 mod get_batch_payment_details;
 mod get_pending_signing_requests;
 mod get_signing_request_details;
@@ -35,6 +38,7 @@ mod let_clients_in;
 mod link_user;
 mod list_audit_chains;
 mod list_audit_entries;
+mod list_batch_payments;
 mod list_nodes;
 mod list_stuck_requests;
 mod list_tokens;
@@ -44,6 +48,7 @@ mod list_webhook_events;
 mod lookup;
 mod person;
 mod reconcile_deposits;
+mod reject_batch_payment;
 mod reject_signing_request;
 mod reject_signing_requests;
 mod remove_node;
@@ -54,6 +59,7 @@ mod rescan_deposits;
 mod reshare_vault;
 mod resimulation;
 mod restart_deposits;
+mod resume_batch_payment;
 mod revoke_token;
 mod revoke_user;
 mod several;
@@ -96,6 +102,7 @@ operations! {
     add_sweep_asset::AddSweepAsset,
     add_watch_address::AddWatchAddress,
     admit_node::AdmitNode,
+    approve_batch_payment::ApproveBatchPayment,
     approve_signing_request::ApproveSigningRequest,
     approve_signing_requests::ApproveSigningRequests,
     backup_vault::BackupVault,
@@ -114,6 +121,7 @@ operations! {
     execute_signing_requests::ExecuteSigningRequests,
     get_backup_part::GetBackupPart,
     get_balance::GetBalance,
+    get_batch_payment::GetBatchPayment,
     get_batch_payment_details::GetBatchPaymentDetails,
     get_pending_signing_requests::GetPendingSigningRequests,
     get_signing_request_details::GetSigningRequestDetails,
@@ -125,6 +133,7 @@ operations! {
     link_user::LinkUser,
     list_audit_chains::ListAuditChains,
     list_audit_entries::ListAuditEntries,
+    list_batch_payments::ListBatchPayments,
     list_nodes::ListNodes,
     list_stuck_requests::ListStuckRequests,
     list_tokens::ListTokens,
@@ -132,6 +141,7 @@ operations! {
     list_vaults::ListVaults,
     list_webhook_events::ListWebhookEvents,
     reconcile_deposits::ReconcileDeposits,
+    reject_batch_payment::RejectBatchPayment,
     reject_signing_request::RejectSigningRequest,
     reject_signing_requests::RejectSigningRequests,
     remove_node::RemoveNode,
@@ -141,6 +151,7 @@ operations! {
     reshare_vault::ReshareVault,
     rescan_deposits::RescanDeposits,
     resimulation::Resimulation,
+    resume_batch_payment::ResumeBatchPayment,
     restart_deposits::RestartDeposits,
     revoke_token::RevokeToken,
     revoke_user::RevokeUser,

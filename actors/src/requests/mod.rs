@@ -1,6 +1,7 @@
 //! Signing requests: how each is built, what it holds, and the actor that has it signed and sent.
 
 pub mod account_queues;
+pub mod batch_claim;
 pub mod followed;
 pub mod rebroadcast;
 pub mod recipients;

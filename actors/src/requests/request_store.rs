@@ -16,6 +16,7 @@ use crate::{
     account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
+        batch_claim::BatchClaim,
         followed, refused,
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
@@ -62,6 +63,8 @@ pub struct CommitExtras<'a> {
     pub passed_on: &'a [PassedClaim],
     /// The row that a new request joins when it replaces another one's transaction.
     pub replacement: Option<&'a ReplacementClaim>,
+    /// The batch payment that a new request belongs to.
+    pub batch: Option<&'a BatchClaim>,
     /// Where its transaction is for good: nothing is left to follow.
     pub settled: Option<&'a TransactionRow>,
     /// Nodes refuse its transaction, and one that lies may have kept it: its number is remembered.
@@ -510,6 +513,9 @@ async fn try_advance(
     pass_on(&mut batch, extras.passed_on)?;
     if let Some(replacement) = extras.replacement {
         replacement.add_to(&mut batch, next.id)?;
+    }
+    if let Some(claim) = extras.batch {
+        claim.add_to(&mut batch)?;
     }
     if let Some(version) = extras.wallet {
         batch.check(rows::wallet(next.wallet), Precondition::Version(version));

@@ -113,6 +113,10 @@ pub enum KeySpace {
     Rescan = 54,
     /// Chain -> since when payments on it are to be told. Never deleted.
     ChainStart = 55,
+    /// Vault id, time of creation, batch id -> nothing: a vault's batch payments in the order of their creation.
+    BatchIndex = 56,
+    /// Vault id, batch id -> nothing: the batch payments that are on their way.
+    OpenBatch = 57,
     /// User id -> person who uses the console.
     User = 60,
     /// Name -> user id. Never deleted: a name is one person's for ever.
@@ -141,7 +145,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 66] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -195,6 +199,8 @@ impl KeySpace {
         Self::WebhookKey,
         Self::Rescan,
         Self::ChainStart,
+        Self::BatchIndex,
+        Self::OpenBatch,
         Self::User,
         Self::UserName,
         Self::UserLink,

@@ -3,6 +3,7 @@
 //! Everything that must hold together goes into one [`Batch`]: rows, their indexes, pending
 //! effects, claims and the idempotency record. When [`Store::commit`] returns, it is on disk.
 
+pub(crate) mod batch_rows;
 #[cfg(test)]
 mod conformance;
 pub(crate) mod deposit_rows;

@@ -545,10 +545,33 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
 #[test]
 fn batches__should_load_for_ever_in_every_state() {
     let reason = "no".into();
+    let progress = batch::BatchProgress {
+        client_signer: Some(NodeId([4; 32])),
+        requests: vec![
+            batch::BatchRequest {
+                stage: batch::BatchStage::ResetAllowance,
+                request: RequestId::from_bytes([5; 16]),
+            },
+            batch::BatchRequest {
+                stage: batch::BatchStage::Allowance,
+                request: RequestId::from_bytes([6; 16]),
+            },
+            batch::BatchRequest {
+                stage: batch::BatchStage::Send,
+                request: RequestId::from_bytes([7; 16]),
+            },
+        ],
+    };
+    let failed = batch::BatchState::Failed {
+        reason,
+        progress: progress.clone(),
+        resumable: true,
+    };
     for (name, state) in [
         ("pending", batch::BatchState::Pending),
-        ("succeeded", batch::BatchState::Succeeded),
-        ("failed", batch::BatchState::Failed { reason }),
+        ("approved", batch::BatchState::Approved(progress.clone())),
+        ("succeeded", batch::BatchState::Succeeded(progress)),
+        ("failed", failed),
     ] {
         let batch = BatchPayment {
             id: BatchId::from_bytes([1; 16]),

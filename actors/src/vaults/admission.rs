@@ -26,7 +26,7 @@ use crate::{
     chain_rpc::ChainKey,
     commands::command_commit::CommandCommit,
     port::ForeseenRequest,
-    requests::{recipients, replacing::ReplacementPlan, tx_builder},
+    requests::{batch_claim::BatchClaim, recipients, replacing::ReplacementPlan, tx_builder},
     services::Services,
 };
 
@@ -65,6 +65,15 @@ pub enum ProposalContent {
     },
     /// What takes the place of an earlier transaction; always sent.
     Replacement(ReplacementPlan),
+    /// What an approved batch payment is made of; always sent.
+    BatchRequest {
+        /// The payload.
+        payload: Payload,
+        /// The id that it gets.
+        request: RequestId,
+        /// The batch in its next state.
+        claim: BatchClaim,
+    },
     /// What uses a number of its account that no request uses; always sent. Refused when one does, or may get it.
     GapFiller {
         /// The payload, which names no number.
@@ -92,11 +101,20 @@ pub async fn admit(
         command_commit,
     } = proposal;
     let services = &vaults.services;
+    let (mut batch, mut named) = (None, None);
     let (payload, broadcast, replacement, gap) = match content {
         ProposalContent::Payload { payload, broadcast } => (payload, broadcast, None, None),
         ProposalContent::Replacement(plan) => {
             let replacement = (plan.replaces, plan.claim);
             (plan.payload, true, Some(replacement), None)
+        }
+        ProposalContent::BatchRequest {
+            payload,
+            request,
+            claim,
+        } => {
+            (batch, named) = (Some(claim), Some(request));
+            (payload, true, None, None)
         }
         ProposalContent::GapFiller { payload, number } => (payload, true, None, Some(number)),
     };
@@ -141,7 +159,7 @@ pub async fn admit(
     }
     let chain_wait = demand.enter(services);
     let request = SigningRequest {
-        id: services.new_request_id(),
+        id: named.unwrap_or_else(|| services.new_request_id()),
         vault: wallet.vault,
         wallet: wallet.id,
         network: wallet.network,
@@ -179,6 +197,7 @@ pub async fn admit(
             broadcast,
             wallet_version,
             replacement,
+            batch,
             gap,
             command_commit,
             admission,

@@ -51,6 +51,7 @@ use crate::{
     commands::command_commit::CommandCommit,
     requests::{
         account_queues::AccountQueues,
+        batch_claim::BatchClaim,
         replacement_claim::ReplacementClaim,
         signing::{self, BuildBlocker, VaultRequests},
     },
@@ -147,6 +148,8 @@ pub struct NewRequest {
     pub wallet_version: u64,
     /// The row that it joins when it replaces another one's transaction.
     pub replacement: Option<ReplacementClaim>,
+    /// The batch payment that it belongs to.
+    pub batch: Option<BatchClaim>,
     /// The number of its account that it is to use, as no request does.
     pub gap: Option<u64>,
     /// What is stored and demanded with it.

@@ -42,7 +42,7 @@ async fn submit(
     made.map(|(response, answer)| (response.batch_payment.unwrap(), answer))
 }
 
-async fn shown(
+pub async fn shown(
     gateway: &Gateway,
     caller: &Caller,
     uuid: &str,

@@ -27,6 +27,7 @@ fn payload(wallet: &TestWallet, to: &str, amount: u64, rate: u64, inputs: &[Stri
         _ => FeeLevel::Unspecified,
     };
     Payload::parse(&WireKind::BtcSendNative(BtcSendNative {
+        recipients: vec![],
         from: wallet.address.clone(),
         to: to.into(),
         amount: amount.to_string(),

@@ -91,6 +91,8 @@ pub struct ChainDouble {
     /// What it was to try.
     pub tried: Mutex<Vec<SimulationRequest>>,
     trying: Mutex<SimulationReply>,
+    /// What every contract may take of every token, by how many transactions it has; the last of them thereafter.
+    pub allowances: Mutex<Vec<String>>,
 }
 
 /// A block has it for good, and it did what it was to do.
@@ -241,8 +243,12 @@ impl ChainClient for ChainDouble {
                 ChainData::Evm(evm::ChainData {
                     nonce: pending.filter(|_| queries.nonce),
                     eip1559: true,
-                    fees: queries.fees.as_ref().map(|_| evm::Fees {
-                        estimate_gas: 21_000,
+                    fees: queries.fees.as_ref().map(|call| evm::Fees {
+                        estimate_gas: if call.data.is_empty() {
+                            21_000
+                        } else {
+                            200_000
+                        },
                         base_fee: 1_000_000_000,
                         max_priority_fee: 1_000 + u128::from(self.tip.load(Ordering::SeqCst)),
                     }),
@@ -401,6 +407,13 @@ impl ChainClient for ChainDouble {
         self.heads.fetch_add(1, Ordering::SeqCst);
         assert!(!take(&self.panicking_heads), "a client that is wrong");
         Ok(Some(self.head.load(Ordering::SeqCst)))
+    }
+
+    async fn allowance(&self, _: &str, _: &str, _: &str) -> Result<String, ChainError> {
+        let accepted = self.accepted();
+        let said = self.allowances.lock().unwrap();
+        let now = said.get(accepted).or(said.last());
+        Ok(now.cloned().unwrap_or_else(|| "0".to_owned()))
     }
 
     async fn balance(&self, _address: &str, token: Option<&str>) -> Result<String, ChainError> {

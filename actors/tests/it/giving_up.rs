@@ -61,6 +61,7 @@ fn with_nonce(from: &str, nonce: u64) -> Kind {
 
 fn pay_sui(from: &str) -> Kind {
     Kind::SuiSendNative(wire::SuiSendNative {
+        recipients: vec![],
         from: from.into(),
         to: format!("0x{}", "ab".repeat(32)),
         value: "5".into(),

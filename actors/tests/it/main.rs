@@ -17,6 +17,7 @@ mod aptos_replaced;
 mod archives;
 mod audit;
 mod backup;
+mod batch_payments;
 mod batches;
 mod bitcoin_byzantine;
 mod bitcoin_node;

@@ -431,6 +431,7 @@ async fn a_bitcoin_payment_made_again__should_wait_while_its_client_has_what_the
 
 fn pay_sui(from: &str, value: &str, budget: u64) -> Kind {
     Kind::SuiSendNative(wire::SuiSendNative {
+        recipients: vec![],
         from: from.into(),
         to: format!("0x{}", "ab".repeat(32)),
         value: value.into(),

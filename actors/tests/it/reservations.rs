@@ -106,6 +106,7 @@ async fn two_hundred_payments__should_take_each_version_of_a_coin_once_also_over
     let from = wallet(&gateway, vault, NetworkType::Sui).await.address;
     world.sui.fund(5, 1_000_000_000);
     let kind = Kind::SuiSendNative(wire::SuiSendNative {
+        recipients: vec![],
         from: from.clone(),
         to: format!("0x{}", "ab".repeat(32)),
         value: "5".into(),
@@ -136,6 +137,7 @@ async fn payments_of_sui__should_go_beside_each_other_where_there_are_coins() {
     let mut requests = Vec::new();
     for _ in 0..3 {
         let mut asked = request(Kind::SuiSendNative(wire::SuiSendNative {
+            recipients: vec![],
             from: from.clone(),
             to: format!("0x{}", "ab".repeat(32)),
             value: "5".into(),

@@ -18,7 +18,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, Queries,
-        sui::{ChainData as SuiChainData, CoinObject, SuiValidity},
+        sui::{ChainData as SuiChainData, CoinObject, GasUsed, SuiValidity},
     },
 };
 use sha2::{Digest as _, Sha256};
@@ -88,7 +88,6 @@ impl ChainClient for SuiDouble {
         let Queries::Sui(queries) = queries else {
             panic!("nothing is known about {queries:?}")
         };
-        assert!(!queries.price && !queries.simulation);
         let coins = self.coins.lock().unwrap();
         let coin = |(id, (version, balance)): (&String, &(u64, u64))| CoinObject {
             object_id: id.clone(),
@@ -98,8 +97,14 @@ impl ChainClient for SuiDouble {
             origin: None,
         };
         Ok(ChainData::Sui(SuiChainData {
-            reference_gas_price: None,
-            gas_used: None,
+            reference_gas_price: queries.price.then_some(750),
+            gas_used: queries.simulation.then(|| {
+                Box::new(GasUsed {
+                    computation_cost: 750_000,
+                    storage_cost: 2_000_000,
+                    storage_rebate: 1_000_000,
+                })
+            }),
             sui_coins: coins.iter().map(coin).collect(),
             sui_address_balance: 0,
             coins: Vec::new(),

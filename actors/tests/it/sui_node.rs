@@ -297,6 +297,7 @@ fn from() -> String {
 
 fn token_payment(gas: Option<wire::SuiGas>) -> Payload {
     Payload::parse(&WireKind::SuiSendCoin(wire::SuiSendCoin {
+        recipients: vec![],
         from: from(),
         to: TO.into(),
         coin_tag: TOKEN.into(),
@@ -308,6 +309,7 @@ fn token_payment(gas: Option<wire::SuiGas>) -> Payload {
 
 fn native_payment(gas: Option<wire::SuiGas>) -> Payload {
     Payload::parse(&WireKind::SuiSendNative(wire::SuiSendNative {
+        recipients: vec![],
         from: from(),
         to: TO.into(),
         value: "5".into(),

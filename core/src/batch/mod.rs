@@ -1,7 +1,7 @@
 //! A batch payment: one asset from one wallet to many recipients.
 //!
-//! It is made through the API and completed by a person in the console: first an approval where one
-//! is needed, then the payment, each a signing request. Everything here is pure.
+//! It is made through the API. A person approves it; then signing requests are made for it, one after the other: an
+//! allowance where one is needed, and the payment. Everything here is pure.
 
 mod machine;
 mod payment;
@@ -17,7 +17,9 @@ use crate::{
     schema::wire::{self, batch_payment::Status},
 };
 
-pub use machine::{BatchEvent, BatchState, BatchStep};
+pub use machine::{
+    BatchEvent, BatchProgress, BatchRequest, BatchStage, BatchState, BatchStep, MAX_REQUESTS,
+};
 pub use payment::{BatchPayload, WireEcho, WireKind};
 
 /// Most characters (Unicode scalar values) of a batch's name.
@@ -51,12 +53,13 @@ pub struct BatchPayment {
 }
 
 impl BatchPayment {
-    /// The batch as responses show it; without its payment where that can no longer be read.
+    /// The batch as responses show it, without its signing requests, which have rows of their own; without its payment
+    /// where that can no longer be read.
     pub fn to_wire(&self) -> wire::BatchPayment {
         let (status, failed_reason) = match &self.state {
-            BatchState::Pending => (Status::Pending, ""),
-            BatchState::Succeeded => (Status::Succeeded, ""),
-            BatchState::Failed { reason } => (Status::Failed, reason.as_str()),
+            BatchState::Pending | BatchState::Approved(_) => (Status::Pending, ""),
+            BatchState::Succeeded(_) => (Status::Succeeded, ""),
+            BatchState::Failed { reason, .. } => (Status::Failed, reason.as_str()),
         };
         wire::BatchPayment {
             uuid: self.id.to_string(),
@@ -65,7 +68,6 @@ impl BatchPayment {
             status: status.into(),
             failed_reason: failed_reason.to_owned(),
             creation_timestamp: self.created_at_ms,
-            // They are made by the one who completes the batch.
             approval_signing_request: None,
             send_signing_request: None,
             r#type: BatchPayload::decode(&self.payment)

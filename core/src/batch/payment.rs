@@ -1,15 +1,15 @@
 //! The five batch kinds: each is checked as a whole, recipient by recipient.
 
-use alloy_primitives::U256;
+use alloy_primitives::{Address, U256};
 use prost::Message as _;
 
-use super::MAX_RECIPIENT_NOTES;
+use super::{BatchStage, MAX_RECIPIENT_NOTES};
 use crate::{
     amount::parse_u256,
-    fault::Fault,
+    fault::{Class, Fault},
     field::{self, amount, recipients_in_range},
-    networks::{KnownChains, Network, bitcoin, evm, sui},
-    schema::wire::{self, BatchPaymentRecipient},
+    networks::{FeeLevel, KnownChains, Network, Payload, bitcoin, evm, sui},
+    schema::wire::{self, BatchPaymentRecipient, create_signing_request_request},
 };
 
 /// The batch kind of a create request, on the wire.
@@ -148,6 +148,109 @@ impl BatchPayload {
         Err(Fault::field("from", problem).with_prefix(self.kind()))
     }
 
+    /// All amounts together, in the smallest unit.
+    pub fn total(&self) -> U256 {
+        let amounts = self.recipients().iter();
+        // They were checked to fit.
+        amounts
+            .filter_map(|recipient| parse_u256(&recipient.amount).ok())
+            .fold(U256::ZERO, U256::saturating_add)
+    }
+
+    /// The token of which a contract needs an allowance; `None` where none is needed.
+    pub fn allowance_token(&self) -> Option<&str> {
+        match &self.0 {
+            WireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
+            _ => None,
+        }
+    }
+
+    /// The contract or type of the token that is paid; `None` for the coin.
+    pub fn token(&self) -> Option<&str> {
+        match &self.0 {
+            WireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
+            WireKind::SuiBatchSendCoin(wire) => Some(&wire.coin_tag),
+            _ => None,
+        }
+    }
+
+    /// Whether a contract of the chain pays it.
+    pub fn needs_contract(&self) -> bool {
+        self.network() == Network::Evm
+    }
+
+    /// What has to be done first, where the contract may take so much of the token now.
+    pub fn first_stage(&self, allowance: U256) -> BatchStage {
+        match self.allowance_token() {
+            // More than the total is taken back too: the contract is to have just what the batch pays.
+            Some(_) if allowance == self.total() => BatchStage::Send,
+            Some(_) if allowance.is_zero() => BatchStage::Allowance,
+            Some(_) => BatchStage::ResetAllowance,
+            None => BatchStage::Send,
+        }
+    }
+
+    /// What a signing request of the batch signs; `contract` is the batch contract of its chain. Fees are taken from
+    /// the chain's nodes.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when it needs a contract and there is none, [`Class::Bug`] when it needs no such request.
+    pub fn payload(&self, stage: BatchStage, contract: Option<&str>) -> Result<Payload, Fault> {
+        let kind = match (&self.0, stage) {
+            (WireKind::BtcBatchSendNative(wire), BatchStage::Send) => {
+                let payload = bitcoin::batch(wire, SOME_FEE_RATE)?;
+                return Ok(Payload::Bitcoin(payload.with_level(FeeLevel::Normal)));
+            }
+            (WireKind::SuiBatchSendNative(wire), BatchStage::Send) => {
+                let payment = sui::batch_native(wire)?;
+                return Ok(Payload::Sui(sui::SuiPayload::Payment(payment)));
+            }
+            (WireKind::SuiBatchSendCoin(wire), BatchStage::Send) => {
+                let payment = sui::batch_coin(wire)?;
+                return Ok(Payload::Sui(sui::SuiPayload::Payment(payment)));
+            }
+            (WireKind::EvmBatchSendNative(wire), BatchStage::Send) => wire::EvmSendCustom {
+                to: self.contract(contract)?.to_checksum(None),
+                value: self.total().to_string(),
+                input: evm_call(None, &wire.recipients)?,
+                ..evm_custom(wire.chain_id, &wire.from)
+            },
+            (WireKind::EvmBatchSendErc20(wire), stage) => {
+                let token = evm::parse_field("token", &wire.token_contract_address)?;
+                let contract = self.contract(contract)?;
+                let (to, input) = match stage {
+                    BatchStage::Send => (contract, evm_call(Some(token), &wire.recipients)?),
+                    BatchStage::Allowance => (token, evm::batch::approval(contract, self.total())),
+                    BatchStage::ResetAllowance => {
+                        (token, evm::batch::approval(contract, U256::ZERO))
+                    }
+                };
+                wire::EvmSendCustom {
+                    to: to.to_checksum(None),
+                    value: "0".to_owned(),
+                    input,
+                    ..evm_custom(wire.chain_id, &wire.from)
+                }
+            }
+            (_, BatchStage::Allowance | BatchStage::ResetAllowance) => {
+                return Err(Fault::bug("an allowance of what needs none"));
+            }
+        };
+        Payload::parse(&create_signing_request_request::Type::EvmSendCustom(kind))
+    }
+
+    fn contract(&self, contract: Option<&str>) -> Result<Address, Fault> {
+        let contract = contract.ok_or_else(|| {
+            let chain = self.chain_id().unwrap_or_default();
+            let sentence = format!(
+                "chain {chain} has no batch contract: deploy deploy/contracts/CovaultBatch.sol there and set \
+                 chains.evm.{chain}.batch_contract"
+            );
+            Fault::new(Class::WrongState, sentence)
+        })?;
+        evm::parse_field("batch_contract", contract)
+    }
+
     /// The payment as a response shows it.
     pub fn echo(&self) -> WireEcho {
         match self.0.clone() {
@@ -276,6 +379,28 @@ fn evm_recipients(given: &[BatchPaymentRecipient]) -> Result<Vec<BatchPaymentRec
 
 fn address(name: &str, text: &str) -> Result<String, Fault> {
     Ok(evm::parse_field(name, text)?.to_checksum(None))
+}
+
+fn evm_custom(chain_id: u64, from: &str) -> wire::EvmSendCustom {
+    wire::EvmSendCustom {
+        chain_id,
+        from: from.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// The call of the batch contract.
+fn evm_call(
+    token: Option<Address>,
+    recipients: &[BatchPaymentRecipient],
+) -> Result<Vec<u8>, Fault> {
+    let rows = recipients.iter().map(|recipient| {
+        let to = evm::parse_field("address", &recipient.address)?;
+        let amount = parse_u256(&recipient.amount).map_err(Fault::bug)?;
+        Ok((to, amount))
+    });
+    let rows = rows.collect::<Result<_, Fault>>()?;
+    Ok(evm::batch::BatchCall { token, rows }.encode())
 }
 
 fn chain_id(given: u64) -> Result<u64, Fault> {

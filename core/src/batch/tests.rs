@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
+    amount::U256,
     fault::Class,
-    networks::{KnownChains, Network},
+    networks::{KnownChains, Network, Payload, outflow::ContentKind},
 };
 
 const EVM: [&str; 2] = [
@@ -278,20 +279,57 @@ fn check_labels__should_count_characters_and_not_bytes() {
     assert_eq!(notes.message(), "notes: has more than 1000 characters");
 }
 
-fn states() -> [BatchState; 3] {
-    let reason = "nobody wanted it".to_owned();
+fn request(stage: BatchStage, id: u8) -> BatchRequest {
+    BatchRequest {
+        stage,
+        request: crate::ids::RequestId::from_bytes([id; 16]),
+    }
+}
+
+fn progress() -> BatchProgress {
+    BatchProgress {
+        client_signer: None,
+        requests: vec![
+            request(BatchStage::Allowance, 1),
+            request(BatchStage::Send, 2),
+        ],
+    }
+}
+
+fn states() -> [BatchState; 5] {
+    let failed = |resumable| BatchState::Failed {
+        reason: "nobody wanted it".to_owned(),
+        progress: progress(),
+        resumable,
+    };
     [
         BatchState::Pending,
-        BatchState::Succeeded,
-        BatchState::Failed { reason },
+        BatchState::Approved(progress()),
+        BatchState::Succeeded(progress()),
+        failed(false),
+        failed(true),
     ]
 }
 
 #[test]
 fn step__should_have_exactly_the_transitions_of_the_matrix() {
     let events = || {
-        let reason = "no".to_owned();
-        [BatchEvent::PaymentSent, BatchEvent::GaveUp { reason }]
+        let reason = || "no".to_owned();
+        let request = request(BatchStage::Send, 3);
+        [
+            BatchEvent::Approved {
+                client_signer: None,
+                request,
+            },
+            BatchEvent::StepMade(request),
+            BatchEvent::PaymentSent,
+            BatchEvent::GaveUp {
+                reason: reason(),
+                resumable: true,
+            },
+            BatchEvent::Resumed(request),
+            BatchEvent::Rejected { reason: reason() },
+        ]
     };
     let mut matrix = String::new();
     for state in states() {
@@ -300,18 +338,97 @@ fn step__should_have_exactly_the_transitions_of_the_matrix() {
                 assert_eq!(step.audit.state, step.next.name());
                 step.next.name()
             }
-            Err(illegal) => {
-                assert!(state.is_final(), "{illegal}");
-                "."
-            }
+            Err(_) => ".",
         });
         matrix.push_str(&format!("{:<9} {}\n", state.name(), cells.join(" ")));
     }
-    // PaymentSent, GaveUp.
+    // Approved, StepMade, PaymentSent, GaveUp, Resumed, Rejected.
     assert_eq!(
         matrix,
-        "Pending   Succeeded Failed\nSucceeded . .\nFailed    . .\n"
+        "Pending   Approved . . . . Failed\n\
+         Approved  . Approved Succeeded Failed . .\n\
+         Succeeded . . . . . .\n\
+         Failed    . . . . . .\n\
+         Failed    . . . . Approved .\n"
     );
+}
+
+#[test]
+fn step__should_make_no_request_twice_and_not_without_end() {
+    let again = BatchEvent::StepMade(request(BatchStage::Send, 2));
+    assert!(BatchState::Approved(progress()).step(again, 1).is_err());
+    let batch = BatchId::from_bytes([9; 16]);
+    let mut progress = BatchProgress::default();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..MAX_REQUESTS {
+        let next = progress.next_request(batch, BatchStage::Send);
+        assert_eq!(next, progress.next_request(batch, BatchStage::Send));
+        assert!(seen.insert(next.request));
+        let other = progress.next_request(BatchId::from_bytes([8; 16]), BatchStage::Send);
+        assert_ne!(next.request, other.request);
+        let step = BatchState::Approved(progress).step(BatchEvent::StepMade(next), 1);
+        progress = step.unwrap().next.progress().unwrap().clone();
+    }
+    let next = progress.next_request(batch, BatchStage::Send);
+    let refused = BatchState::Approved(progress).step(BatchEvent::StepMade(next), 1);
+    assert!(refused.is_err());
+}
+
+#[test]
+fn payload__should_pay_every_recipient_in_one_request() {
+    for (kind, name, network) in kinds() {
+        let payment = BatchPayload::parse(&kind).unwrap();
+        let contract = Some(EVM[1]);
+        let payload = payment.payload(BatchStage::Send, contract).unwrap();
+        assert_eq!(payload.from(), payment.from(), "{name}");
+        payload.check_wallet(network).unwrap();
+        assert_eq!(Payload::decode(&payload.encode()), Ok(payload.clone()));
+        let known = [(1, EVM[1]), (10, EVM[1])].map(|(chain, contract)| {
+            (
+                chain,
+                crate::networks::evm::parse_address(contract).unwrap(),
+            )
+        });
+        let outflow = match &payload {
+            Payload::Evm(payload) => payload.batch_outflow(&known.into()).unwrap(),
+            _ => payload.outflow(network),
+        };
+        assert_eq!(outflow.nature, ContentKind::Transfer, "{name}");
+        let paid = outflow.spends.iter();
+        let paid: Vec<_> = paid
+            .map(|spend| (spend.recipient.clone().unwrap(), spend.amount.to_string()))
+            .collect();
+        let expected = payment.recipients().iter();
+        let expected: Vec<_> = expected
+            .map(|recipient| (recipient.address.clone(), recipient.amount.clone()))
+            .collect();
+        assert_eq!(paid, expected, "{name}");
+        // Only a token needs an allowance, and only EVM chains a contract.
+        let allowance = payment.payload(BatchStage::Allowance, contract);
+        assert_eq!(allowance.is_ok(), payment.allowance_token().is_some());
+        if payment.needs_contract() {
+            let fault = payment.payload(BatchStage::Send, None).unwrap_err();
+            assert_eq!(*fault.class(), Class::WrongState);
+            assert!(fault.message().contains(".batch_contract"), "{fault}");
+        }
+    }
+}
+
+#[test]
+fn first_stage__should_ask_for_exactly_the_total() {
+    let kinds = kinds();
+    let native = BatchPayload::parse(&kinds[0].0).unwrap();
+    assert_eq!(native.first_stage(U256::ZERO), BatchStage::Send);
+    let token = BatchPayload::parse(&kinds[1].0).unwrap();
+    assert_eq!(token.total(), U256::from(8));
+    for (allowance, stage) in [
+        (0, BatchStage::Allowance),
+        (7, BatchStage::ResetAllowance),
+        (8, BatchStage::Send),
+        (9, BatchStage::ResetAllowance),
+    ] {
+        assert_eq!(token.first_stage(U256::from(allowance)), stage);
+    }
 }
 
 #[test]
@@ -337,7 +454,9 @@ fn to_wire__should_show_states_and_the_kind() {
         statuses,
         [
             (Status::Pending, String::new()),
+            (Status::Pending, String::new()),
             (Status::Succeeded, String::new()),
+            (Status::Failed, "nobody wanted it".to_owned()),
             (Status::Failed, "nobody wanted it".to_owned()),
         ]
     );

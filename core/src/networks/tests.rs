@@ -182,12 +182,14 @@ fn samples() -> Vec<WireKind> {
             ..Default::default()
         }),
         WireKind::SuiSendNative(wire::SuiSendNative {
+            recipients: vec![],
             from: SUI_FROM.into(),
             to: SUI_TO.into(),
             value: one(),
             gas_fee: None,
         }),
         WireKind::SuiSendCoin(wire::SuiSendCoin {
+            recipients: vec![],
             from: SUI_FROM.into(),
             to: SUI_TO.into(),
             coin_tag: "0xabc::tok::TOK".into(),
@@ -364,6 +366,7 @@ fn kinds__should_name_what_is_wrong_with_their_shape() {
         ),
         (
             WireKind::SuiSendNative(wire::SuiSendNative {
+                recipients: vec![],
                 from: SUI_FROM.into(),
                 to: SUI_TO.into(),
                 value: "0x1".into(),
@@ -944,12 +947,14 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                 let amount = amount.to_string();
                 match choice {
                     0 => WireKind::SuiSendNative(wire::SuiSendNative {
+                        recipients: vec![],
                         from,
                         to,
                         value: amount,
                         gas_fee,
                     }),
                     1 => WireKind::SuiSendCoin(wire::SuiSendCoin {
+                        recipients: vec![],
                         from,
                         to,
                         coin_tag: "0x2::lp::LP<0xABC::tok::TOK,0x2::sui::SUI>".into(),

@@ -55,6 +55,14 @@ impl Policy {
     pub fn explain(&self) -> Vec<String> {
         let mut lines = vec!["This signer, for all that it signs:".to_owned()];
         lines.extend(self.node.explain(true));
+        if !self.batch_contracts.is_empty() {
+            let contracts = self.batch_contracts.iter();
+            let contracts = contracts.map(|(chain, address)| format!("evm:{chain}:{address}"));
+            lines.push(format!(
+                "  batch contracts, whose payments count row by row: {}",
+                contracts.collect::<Vec<_>>().join(", ")
+            ));
+        }
         let each = [
             ("vault", &self.each_vault, self.vaults.len()),
             ("wallet", &self.each_wallet, self.wallets.len()),

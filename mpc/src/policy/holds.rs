@@ -149,7 +149,7 @@ impl Policy {
         if rules.is_empty() {
             return Ok(None);
         }
-        let outflow = payload.outflow(order.network);
+        let outflow = self.outflow(payload, order.network);
         let (vault, place) = (order.vault, &outflow.place);
         let others = outflow.spends.iter().filter_map(|it| it.recipient.as_ref());
         let others = others.filter(|it| !own_wallets.contains(*it));

@@ -27,7 +27,11 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::VaultId,
-    networks::{Network, Payload, outflow::AccountChange},
+    networks::{
+        Network, Payload,
+        evm::batch::BatchContracts,
+        outflow::{AccountChange, Outflow},
+    },
     order::SigningOrder,
 };
 
@@ -51,6 +55,8 @@ pub struct Policy {
     wallets: BTreeMap<(Network, String), ScopeRules>,
     /// The people that rules of approval name.
     approvers: Approvers,
+    /// Batch contracts that the operator knows to be genuine, whose calls say all that they do.
+    batch_contracts: BatchContracts,
     /// Whether it is the orchestrator's own copy, which names itself otherwise in refusals.
     of_service: bool,
 }
@@ -251,7 +257,7 @@ impl Policy {
     /// # Errors
     /// As [`Policy::check`], without approvals.
     pub fn evaluate(&self, asked: &PolicyRequest<'_>) -> Result<PolicyVerdict<'_>, Fault> {
-        let outflow = asked.payload.outflow(asked.network);
+        let outflow = self.outflow(asked.payload, asked.network);
         let of_vault = self.vaults.get(&asked.vault).unwrap_or(&self.each_vault);
         let wallet = (asked.network, asked.payload.from().to_owned());
         let of_wallet = self.wallets.get(&wallet).unwrap_or(&self.each_wallet);
@@ -267,6 +273,15 @@ impl Policy {
             rules.check(&scope, asked, &outflow, &mut verdict)?;
         }
         Ok(verdict)
+    }
+
+    /// What a payload lets leave a wallet: of a known batch contract, each row.
+    fn outflow(&self, payload: &Payload, wallet: Network) -> Outflow {
+        let of_batch = match payload {
+            Payload::Evm(payload) => payload.batch_outflow(&self.batch_contracts),
+            _ => None,
+        };
+        of_batch.unwrap_or_else(|| payload.outflow(wallet))
     }
 
     /// [`Policy::evaluate`] before the transaction is built: what not even the least possible fee makes allowed is

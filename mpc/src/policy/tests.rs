@@ -1,6 +1,7 @@
 #![allow(non_snake_case)]
 
 mod approvals;
+mod batches;
 mod calls;
 mod holds;
 
@@ -528,6 +529,7 @@ fn prices_of_bitcoin_nodes__should_have_a_ceiling() {
     };
     let pay = |change: fn(&mut Facts)| {
         let kind = WireKind::BtcSendNative(wire::BtcSendNative {
+            recipients: vec![],
             from: sender(Network::Bitcoin),
             to: "bc1qcr8te4kr609gcawutmrza0j4xv80jy8z306fyu".into(),
             amount: "100000".into(),
@@ -624,6 +626,7 @@ fn priced(network: Network, chain_id: u64, price: u64) -> (SigningOrder, Payload
         ),
         Network::Sui => (
             WireKind::SuiSendNative(wire::SuiSendNative {
+                recipients: vec![],
                 from,
                 to: to.into(),
                 value: "5".into(),

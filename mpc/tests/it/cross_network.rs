@@ -165,6 +165,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
         Network::Sui => (
             Box::new(|from| {
                 WireKind::SuiSendNative(wire::SuiSendNative {
+                    recipients: vec![],
                     from,
                     to: SUI_EVE.into(),
                     value: "1000000000000".into(),

@@ -13,6 +13,7 @@ use super::SigningState;
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
+        batch_claim::BatchClaim,
         replacement_claim::ReplacementClaim,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
         tx_builder,
@@ -30,6 +31,8 @@ pub(super) struct FirstCommit {
     pub(super) wallet_version: u64,
     /// The row that it joins when it replaces another one's transaction.
     pub(super) replacement: Option<ReplacementClaim>,
+    /// The batch payment that it belongs to.
+    pub(super) batch: Option<BatchClaim>,
     /// That of the command which asked.
     pub(super) command_commit: CommandCommit,
 }
@@ -47,6 +50,7 @@ impl SigningState {
             broadcast,
             mut wallet_version,
             replacement,
+            batch,
             command_commit,
         } = first;
         let deadline_ms = self.fresh_deadline_ms();
@@ -79,6 +83,7 @@ impl SigningState {
                 command_commit: Some(&command_commit),
                 wallet: Some(wallet_version),
                 replacement: replacement.as_ref(),
+                batch: batch.as_ref(),
                 ..CommitExtras::default()
             };
             let committed = stored
@@ -104,6 +109,9 @@ impl SigningState {
             }
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Replacement => {
                 Err(ReplacementClaim::lost())
+            }
+            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Batch => {
+                Err(BatchClaim::lost())
             }
             (Err(problem), Some(draft)) => {
                 let reason = stored.conflict_reason(&services, &draft, problem).await?;

@@ -37,6 +37,7 @@ use crate::{
     counters::Waiting,
     port::SignerHold,
     requests::{
+        batch_claim::BatchClaim,
         rebroadcast::RebroadcastCache,
         replacement_claim::ReplacementClaim,
         request_store::{CommitExtras, StoredRequest},
@@ -121,6 +122,8 @@ pub enum SigningStart {
         wallet_version: u64,
         /// The row that it joins when it replaces another one's transaction.
         replacement: Option<Box<ReplacementClaim>>,
+        /// The batch payment that it belongs to.
+        batch: Option<Box<BatchClaim>>,
         /// What is stored and demanded with it.
         command_commit: CommandCommit,
         /// Where the receipt goes.
@@ -277,6 +280,7 @@ impl Actor for SigningActor {
                     broadcast,
                     wallet_version,
                     replacement,
+                    batch,
                     command_commit,
                     reply,
                 } => {
@@ -284,6 +288,7 @@ impl Actor for SigningActor {
                         broadcast,
                         wallet_version,
                         replacement: replacement.map(|claim| *claim),
+                        batch: batch.map(|claim| *claim),
                         command_commit,
                     };
                     let receipt = live.create(request, first).await;

@@ -226,6 +226,7 @@ impl VaultState {
             broadcast,
             wallet_version,
             replacement,
+            batch,
             gap,
             command_commit,
             admission,
@@ -253,6 +254,7 @@ impl VaultState {
             broadcast,
             wallet_version,
             replacement: replacement.map(Box::new),
+            batch: batch.map(Box::new),
             command_commit,
             reply,
         };

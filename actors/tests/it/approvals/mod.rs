@@ -177,6 +177,11 @@ async fn vault_with(gateway: &Gateway, approvals: admin::ApprovalRule) -> VaultI
     vault.uuid.parse().unwrap()
 }
 
+/// A vault in which two people have to approve.
+pub async fn manual_vault(gateway: &Gateway) -> VaultId {
+    vault_with(gateway, rule("manual", 2)).await
+}
+
 async fn manual(gateway: &Gateway) -> String {
     let vault = vault_with(gateway, rule("manual", 2)).await;
     evm_wallet(gateway, vault).await

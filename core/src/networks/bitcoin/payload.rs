@@ -1,4 +1,4 @@
-//! Bitcoin payload kinds: btcSendNative, and the batch payment of many outputs.
+//! Bitcoin payload kinds: btcSendNative, with one output or many.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::address::parse_address;
 use crate::{
     amount::{U256, parse_u64},
     fault::Fault,
-    field::{amount, recipients_in_range, required},
+    field::{amount, only_recipients, recipients_in_range, required},
     networks::{
         fee_level::FeeLevel,
         network::Network,
@@ -39,14 +39,8 @@ pub enum FeeRate {
 /// A checked Bitcoin payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BitcoinPayload {
-    /// `btcSendNative`: exactly one output.
+    /// `btcSendNative`: one transaction with one output, or with many.
     SendNative(BitcoinPayment),
-    /// A batch payment: one transaction with many outputs.
-    ///
-    /// It is no kind of a signing request: [`NetworkPayload::kind`] calls it by what it does,
-    /// btcSendNative, and [`NetworkPayload::to_wire`] gives an empty one, which no parser takes. So it
-    /// can be built, but not come into an order by mistake.
-    Batch(BitcoinPayment),
 }
 
 /// One transaction that pays bitcoin.
@@ -78,9 +72,16 @@ pub struct BitcoinOutput {
 pub(in crate::networks) fn send_native(
     wire: &wire::BtcSendNative,
 ) -> Result<BitcoinPayload, Fault> {
+    let outputs = match wire.recipients.as_slice() {
+        [] => vec![output("to", &wire.to, "amount", &wire.amount)?],
+        recipients => {
+            only_recipients(&[("to", &wire.to), ("amount", &wire.amount)], recipients)?;
+            outputs(recipients)?
+        }
+    };
     Ok(BitcoinPayload::SendNative(BitcoinPayment {
         from: sender(&wire.from)?,
-        outputs: vec![output("to", &wire.to, "amount", &wire.amount)?],
+        outputs,
         inputs: inputs(&wire.inputs)?,
         fee: fee(wire.network_fee, wire.fee_level)?,
     }))
@@ -92,34 +93,38 @@ pub(in crate::networks) fn send_native(
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field, relative to the batch kind.
 pub fn batch(wire: &wire::BtcBatchSendNative, fee_rate: u64) -> Result<BitcoinPayload, Fault> {
-    let from = sender(&wire.from)?;
-    recipients_in_range(wire.recipients.len())?;
-    let outputs = wire
-        .recipients
-        .iter()
-        .enumerate()
-        .map(|(index, recipient)| {
-            output(
-                &format!("recipients[{index}].address"),
-                &recipient.address,
-                &format!("recipients[{index}].amount"),
-                &recipient.amount,
-            )
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let payment = BitcoinPayment {
-        from,
-        outputs,
+    Ok(BitcoinPayload::SendNative(BitcoinPayment {
+        from: sender(&wire.from)?,
+        outputs: outputs(&wire.recipients)?,
         inputs: Vec::new(),
         fee: FeeRate::Fixed(network_fee(fee_rate)?),
-    };
-    if payment.amount() > Amount::MAX_MONEY.to_sat() {
+    }))
+}
+
+/// Several recipients, whose amounts together exist.
+fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<BitcoinOutput>, Fault> {
+    recipients_in_range(recipients.len())?;
+    let outputs = recipients.iter().enumerate().map(|(index, recipient)| {
+        output(
+            &format!("recipients[{index}].address"),
+            &recipient.address,
+            &format!("recipients[{index}].amount"),
+            &recipient.amount,
+        )
+    });
+    let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+    if total(&outputs) > Amount::MAX_MONEY.to_sat() {
         return Err(Fault::field(
             "recipients",
             "total exceeds the bitcoin supply",
         ));
     }
-    Ok(BitcoinPayload::Batch(payment))
+    Ok(outputs)
+}
+
+fn total(outputs: &[BitcoinOutput]) -> u64 {
+    // At most 254 times 21 million bitcoin, so it fits.
+    outputs.iter().map(|output| output.satoshi).sum()
 }
 
 /// Wallets have P2WPKH addresses only.
@@ -241,24 +246,41 @@ impl BitcoinPayment {
 
     /// What all recipients get together, in satoshi.
     pub(crate) fn amount(&self) -> u64 {
-        // At most 254 times 21 million bitcoin, so it fits.
-        self.outputs.iter().map(|output| output.satoshi).sum()
+        total(&self.outputs)
     }
 }
 
 impl BitcoinPayload {
+    /// The same payment, which takes its fee rate from the chain's nodes.
+    #[must_use]
+    pub fn with_level(self, level: FeeLevel) -> Self {
+        let BitcoinPayload::SendNative(payment) = self;
+        BitcoinPayload::SendNative(BitcoinPayment {
+            fee: FeeRate::Level(level),
+            ..payment
+        })
+    }
+
     /// The payment.
     pub fn payment(&self) -> &BitcoinPayment {
-        let (BitcoinPayload::SendNative(payment) | BitcoinPayload::Batch(payment)) = self;
+        let BitcoinPayload::SendNative(payment) = self;
         payment
     }
 
     /// The field that says how much is paid.
     pub(crate) fn amount_field(&self) -> &'static str {
-        match self {
-            BitcoinPayload::SendNative(_) => "amount",
-            BitcoinPayload::Batch(_) => "recipients",
+        match self.payment().outputs.len() {
+            1 => "amount",
+            _ => "recipients",
         }
+    }
+}
+
+fn recipient(output: &BitcoinOutput) -> wire::BatchPaymentRecipient {
+    wire::BatchPaymentRecipient {
+        address: output.to.to_string(),
+        amount: output.satoshi.to_string(),
+        notes: None,
     }
 }
 
@@ -282,16 +304,22 @@ impl NetworkPayload for BitcoinPayload {
             FeeRate::Fixed(rate) => (*rate, None),
             FeeRate::Level(level) => (0, Some(*level)),
         };
-        WireKind::BtcSendNative(match (self, outputs.as_slice()) {
-            (BitcoinPayload::SendNative(_), [output]) => wire::BtcSendNative {
-                from: from.clone(),
-                to: output.to.to_string(),
-                amount: output.satoshi.to_string(),
-                network_fee,
-                fee_level: FeeLevel::to_wire(fee_level),
-                inputs: inputs.iter().map(ToString::to_string).collect(),
-            },
-            _ => wire::BtcSendNative::default(),
+        let (to, amount, recipients) = match outputs.as_slice() {
+            [output] => (output.to.to_string(), output.satoshi.to_string(), vec![]),
+            several => (
+                String::new(),
+                String::new(),
+                several.iter().map(recipient).collect(),
+            ),
+        };
+        WireKind::BtcSendNative(wire::BtcSendNative {
+            from: from.clone(),
+            to,
+            amount,
+            network_fee,
+            fee_level: FeeLevel::to_wire(fee_level),
+            inputs: inputs.iter().map(ToString::to_string).collect(),
+            recipients,
         })
     }
 

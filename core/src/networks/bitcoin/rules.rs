@@ -175,9 +175,7 @@ impl NetworkRules for Bitcoin {
         replaced: &Signed,
         how: Replacement,
     ) -> Result<BitcoinPayload, Fault> {
-        let BitcoinPayload::SendNative(payment) = payload else {
-            return Err(Fault::bug("a batch is not a request"));
-        };
+        let payment = payload.payment();
         let outputs = match how {
             Replacement::SpeedUp => payment.outputs.clone(),
             Replacement::Cancel => vec![BitcoinOutput::least(&payment.from)?],

@@ -7,6 +7,7 @@
 mod action;
 mod address;
 pub mod balances;
+pub mod batch;
 pub mod calls;
 mod chain_data;
 mod coins;
@@ -17,6 +18,8 @@ pub mod traces;
 pub mod transfers;
 mod tx;
 mod typed_data;
+
+pub use alloy_primitives::Address;
 
 pub(crate) use self::payload::{chain_id, check_token_recipient, parse_field};
 pub use self::{

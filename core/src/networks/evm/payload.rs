@@ -415,7 +415,7 @@ impl EvmMessage {
 
 impl Asset {
     /// The coin, or the token of a contract.
-    fn of_evm(place: ChainScope, token: Option<Address>) -> Self {
+    pub(super) fn of_evm(place: ChainScope, token: Option<Address>) -> Self {
         if token == Some(effect::SOME_TOKEN) {
             return Self::some_token(place);
         }

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     amount::{U256, parse_u64},
     fault::Fault,
-    field::{amount, default_type, optional_amount, recipients_in_range, required, required_bytes},
+    field::{
+        amount, default_type, only_recipients, optional_amount, recipients_in_range, required,
+        required_bytes,
+    },
     networks::{
         network::Network,
         payload::{
@@ -91,10 +94,7 @@ pub(in crate::networks) fn send_native(wire: &wire::SuiSendNative) -> Result<Sui
     Ok(SuiPayload::Payment(SuiPayment {
         from: address("from", &wire.from)?,
         coin_type: None,
-        outputs: vec![SuiOutput {
-            to: address("to", &wire.to)?,
-            amount: amount("value", &wire.value, parse_u64)?,
-        }],
+        outputs: one_or_many((&wire.to, "value", &wire.value), &wire.recipients)?,
         gas: gas(wire.gas_fee.as_ref())?,
     }))
 }
@@ -103,10 +103,7 @@ pub(in crate::networks) fn send_native(wire: &wire::SuiSendNative) -> Result<Sui
 pub(in crate::networks) fn send_coin(wire: &wire::SuiSendCoin) -> Result<SuiPayload, Fault> {
     Ok(SuiPayload::Payment(SuiPayment {
         from: address("from", &wire.from)?,
-        outputs: vec![SuiOutput {
-            to: address("to", &wire.to)?,
-            amount: amount("amount", &wire.amount, parse_u64)?,
-        }],
+        outputs: one_or_many((&wire.to, "amount", &wire.amount), &wire.recipients)?,
         coin_type: Some(coin_type(&wire.coin_tag)?),
         gas: gas(wire.gas_fee.as_ref())?,
     }))
@@ -271,8 +268,6 @@ impl NetworkPayload for SuiPayload {
         }
     }
 
-    /// A batch of several has no wire form of its own: it gives one that lists them all and that
-    /// no parser takes, so that it can never be taken for another payment.
     fn to_wire(&self) -> WireKind {
         match self {
             SuiPayload::Payment(payment) => payment.to_wire(),
@@ -292,12 +287,15 @@ impl NetworkPayload for SuiPayload {
 
 impl SuiPayment {
     fn to_wire(&self) -> WireKind {
-        let list = |text: fn(&SuiOutput) -> String| -> String {
-            let all: Vec<String> = self.outputs.iter().map(text).collect();
-            all.join(",")
+        let from = self.from.clone();
+        let (to, amount, recipients) = match self.outputs.as_slice() {
+            [output] => (output.to.clone(), output.amount.to_string(), vec![]),
+            several => (
+                String::new(),
+                String::new(),
+                several.iter().map(recipient).collect(),
+            ),
         };
-        let (from, to) = (self.from.clone(), list(|output| output.to.clone()));
-        let amount = list(|output| output.amount.to_string());
         let GasSettings { budget, price } = self.gas;
         let gas_fee = (budget.is_some() || price.is_some()).then(|| wire::SuiGas {
             budget: budget.map(|budget| budget.to_string()),
@@ -309,6 +307,7 @@ impl SuiPayment {
                 to,
                 value: amount,
                 gas_fee,
+                recipients,
             }),
             Some(coin_type) => WireKind::SuiSendCoin(wire::SuiSendCoin {
                 from,
@@ -316,6 +315,7 @@ impl SuiPayment {
                 coin_tag: coin_type.clone(),
                 amount,
                 gas_fee,
+                recipients,
             }),
         }
     }
@@ -353,6 +353,28 @@ fn gas(gas: Option<&wire::SuiGas>) -> Result<GasSettings, Fault> {
     }
     let price = more_than_zero("gasFee.price", gas.price.as_deref())?;
     Ok(GasSettings { budget, price })
+}
+
+fn recipient(output: &SuiOutput) -> wire::BatchPaymentRecipient {
+    wire::BatchPaymentRecipient {
+        address: output.to.clone(),
+        amount: output.amount.to_string(),
+        notes: None,
+    }
+}
+
+/// A single recipient with the name of its amount's field, or several.
+fn one_or_many(
+    (to, name, text): (&str, &str, &str),
+    recipients: &[wire::BatchPaymentRecipient],
+) -> Result<Vec<SuiOutput>, Fault> {
+    if recipients.is_empty() {
+        let to = address("to", to)?;
+        let amount = amount(name, text, parse_u64)?;
+        return Ok(vec![SuiOutput { to, amount }]);
+    }
+    only_recipients(&[("to", to), (name, text)], recipients)?;
+    outputs(recipients)
 }
 
 fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<SuiOutput>, Fault> {

@@ -287,12 +287,42 @@ fn batch__should_be_checked_like_single_payments() {
 }
 
 #[test]
-fn batch__should_not_come_into_an_order() {
+fn several_recipients__should_have_one_form_in_an_order() {
     for recipients in [&[(P2PKH, 1000)][..], &[(P2PKH, 1000), (P2TR, 2000)]] {
         let payload = many(recipients, 1);
         assert_eq!(payload.payload_kind(), PayloadKind::BtcSendNative);
-        let fault = Payload::decode(&payload.encode()).unwrap_err();
-        assert_eq!(fault.message(), "btcSendNative.from: is required");
+        assert_eq!(Payload::decode(&payload.encode()), Ok(payload.clone()));
+        let WireKind::BtcSendNative(shown) = payload.to_wire() else {
+            unreachable!()
+        };
+        assert_eq!(shown.recipients.is_empty(), recipients.len() == 1);
+        assert_eq!(shown.to.is_empty(), recipients.len() > 1);
+    }
+    let WireKind::BtcSendNative(several) = many(&[(P2PKH, 1000), (P2TR, 2000)], 1).to_wire() else {
+        unreachable!()
+    };
+    let mut noted = several.clone();
+    noted.recipients[1].notes = Some(String::new());
+    for (wire, sentence) in [
+        (
+            wire::BtcSendNative {
+                to: P2PKH.into(),
+                ..several.clone()
+            },
+            "to: cannot be combined with recipients",
+        ),
+        (
+            wire::BtcSendNative {
+                amount: "1".into(),
+                ..several
+            },
+            "amount: cannot be combined with recipients",
+        ),
+        (noted, "recipients[1].notes: must be left out"),
+    ] {
+        let fault = Payload::parse(&WireKind::BtcSendNative(wire)).unwrap_err();
+        let sentence = format!("btcSendNative.{sentence}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
 }
 

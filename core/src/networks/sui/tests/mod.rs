@@ -53,6 +53,7 @@ fn gas(budget: Option<&str>, price: Option<&str>) -> Option<wire::SuiGas> {
 
 fn native_with(value: &str, gas_fee: Option<wire::SuiGas>) -> Payload {
     Payload::parse(&WireKind::SuiSendNative(wire::SuiSendNative {
+        recipients: vec![],
         from: from(),
         to: TO.into(),
         value: value.into(),
@@ -68,6 +69,7 @@ fn native(value: u64) -> Payload {
 
 fn coin_of(coin_tag: &str, amount: u64) -> Payload {
     Payload::parse(&WireKind::SuiSendCoin(wire::SuiSendCoin {
+        recipients: vec![],
         from: from(),
         to: TO.into(),
         coin_tag: coin_tag.into(),

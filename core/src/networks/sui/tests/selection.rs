@@ -162,6 +162,7 @@ fn address_balance__should_help_out_with_what_is_missing_only() {
 #[test]
 fn gas__should_be_enough_for_the_coins_that_are_merged() {
     let open = Payload::parse(&WireKind::SuiSendCoin(wire::SuiSendCoin {
+        recipients: vec![],
         from: from(),
         to: TO.into(),
         coin_tag: TOKEN.into(),

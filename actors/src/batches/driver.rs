@@ -1,0 +1,185 @@
+//! Leads approved batches to their end: looks at the newest signing request of each, and makes the next one, or ends the
+//! batch. All that it knows is in the store, so that it goes on wherever a process before it has stopped.
+
+use std::time::Duration;
+
+use covault_core::{
+    batch::{BatchEvent, BatchPayload, BatchPayment, BatchStage, BatchState},
+    fault::{Class, Fault},
+    ids::BatchId,
+};
+
+use super::{
+    outcome::{BatchOutcome, outcome},
+    start::{self, Read},
+};
+use crate::{
+    audit::AuditActor,
+    commands::command_commit::CommandCommit,
+    requests::batch_claim::BatchClaim,
+    services::{Services, skip_unreadable},
+    store::{KeySpace, Scan, batch_rows, rows},
+    tasks::contained,
+    vaults::vault_actors::VaultActors,
+};
+
+/// Rows that are read at once.
+const PAGE: usize = 256;
+
+/// Looks after the batches of the vaults that are here, until the process ends.
+pub async fn run(vaults: VaultActors) {
+    let pause = Duration::from_millis(vaults.services.settings.tracking_first_ms);
+    loop {
+        tokio::time::sleep(pause).await;
+        if let Err(fault) = look(&vaults).await {
+            tracing::warn!(?fault, "looking after batch payments failed");
+        }
+    }
+}
+
+async fn look(vaults: &VaultActors) -> Result<(), Fault> {
+    let services = &vaults.services;
+    let mut next = Some(Scan::prefix(KeySpace::OpenBatch, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (vault, batch) in page
+            .iter()
+            .filter_map(|(key, _)| batch_rows::open_batch_of(key))
+        {
+            if services.for_vault(vault).is_err() {
+                continue;
+            }
+            match contained(advance(vaults, batch)).await {
+                Ok(()) => {}
+                // It has changed in between, or something does not answer: it is looked at again.
+                Err(fault) if matches!(fault.class(), Class::WrongState | Class::Unavailable) => {
+                    tracing::debug!(%batch, ?fault, "a batch payment has to wait");
+                }
+                Err(fault) => tracing::warn!(%batch, ?fault, "a batch payment cannot go on"),
+            }
+        }
+        next = scan.rest(&page);
+    }
+    Ok(())
+}
+
+/// What is to happen to a batch now.
+enum Next {
+    Nothing,
+    Make(BatchStage),
+    End(BatchEvent),
+}
+
+async fn advance(vaults: &VaultActors, id: BatchId) -> Result<(), Fault> {
+    let services: &Services = &vaults.services;
+    let found = services.load::<BatchPayment>(&rows::batch(id)).await;
+    let found = skip_unreadable(found, format_args!("batch {id}"))?.flatten();
+    let Some((batch, version)) = found else {
+        return Ok(());
+    };
+    let BatchState::Approved(progress) = &batch.state else {
+        return Ok(());
+    };
+    let by = AuditActor::service();
+    let commit = || CommandCommit::new(by.clone(), None, None);
+    let event = match next(services, &batch).await? {
+        Next::Nothing => return Ok(()),
+        Next::End(event) => event,
+        Next::Make(stage) => {
+            let read = Read {
+                batch: &batch,
+                version,
+                progress,
+                client_signer: progress.client_signer,
+            };
+            match start::make(vaults, read, stage, BatchEvent::StepMade, commit()).await {
+                Ok(()) => return Ok(()),
+                Err(fault) if is_lasting(&fault) => BatchEvent::GaveUp {
+                    reason: fault.message().to_owned(),
+                    resumable: true,
+                },
+                Err(fault) => return Err(fault),
+            }
+        }
+    };
+    // Had its request been made nevertheless, the row would be another one.
+    let claim = BatchClaim::new(&batch, version, event, &by, services.now_ms())?;
+    claim.commit(services, &commit()).await?;
+    Ok(())
+}
+
+/// Whether a person has to do something before it can be made.
+fn is_lasting(fault: &Fault) -> bool {
+    matches!(
+        fault.class(),
+        Class::Invalid | Class::WrongState | Class::Forbidden
+    )
+}
+
+async fn next(services: &Services, batch: &BatchPayment) -> Result<Next, Fault> {
+    let newest = batch.state.progress().and_then(|it| it.requests.last());
+    let Some(newest) = newest else {
+        return Ok(Next::Nothing);
+    };
+    let gave_up = |reason: String, resumable| Next::End(BatchEvent::GaveUp { reason, resumable });
+    Ok(
+        match (newest.stage, outcome(services, newest.request).await?) {
+            (_, BatchOutcome::Waiting) | (BatchStage::Send, BatchOutcome::Mined) => Next::Nothing,
+            (BatchStage::Send, BatchOutcome::Final) => Next::End(BatchEvent::PaymentSent),
+            (BatchStage::Send, BatchOutcome::Void { reason, certain }) => gave_up(
+                match certain {
+                    true => reason,
+                    false => format!(
+                        "{reason}. A node may have kept the signed transaction: look whether the recipients were paid \
+                     before you make another batch"
+                    ),
+                },
+                certain,
+            ),
+            // No allowance pays anybody.
+            (_, BatchOutcome::Void { reason, .. }) => gave_up(reason, true),
+            (BatchStage::ResetAllowance, done) => after_reset(services, batch, done).await?,
+            (BatchStage::Allowance, done) => after_allowance(services, batch, done).await?,
+        },
+    )
+}
+
+async fn after_reset(
+    services: &Services,
+    batch: &BatchPayment,
+    done: BatchOutcome,
+) -> Result<Next, Fault> {
+    let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
+    let allowance = start::allowance(services, &payment).await?;
+    Ok(match (allowance.is_zero(), done) {
+        (true, _) => Next::Make(BatchStage::Allowance),
+        (false, BatchOutcome::Final) => Next::End(BatchEvent::GaveUp {
+            reason: format!(
+                "the allowance of the batch contract is {allowance} after it was set to 0"
+            ),
+            resumable: true,
+        }),
+        // The node that was asked has not seen the block yet.
+        (false, _) => Next::Nothing,
+    })
+}
+
+async fn after_allowance(
+    services: &Services,
+    batch: &BatchPayment,
+    done: BatchOutcome,
+) -> Result<Next, Fault> {
+    let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
+    let allowance = start::allowance(services, &payment).await?;
+    Ok(match (allowance == payment.total(), done) {
+        (true, _) => Next::Make(BatchStage::Send),
+        (false, BatchOutcome::Final) => Next::End(BatchEvent::GaveUp {
+            reason: format!(
+                "the allowance of the batch contract is {allowance} after it was set to {}",
+                payment.total()
+            ),
+            resumable: true,
+        }),
+        (false, _) => Next::Nothing,
+    })
+}

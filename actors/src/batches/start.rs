@@ -1,0 +1,145 @@
+//! How the next signing request of a batch is made.
+
+use covault_core::{
+    amount::{U256, parse_u256},
+    batch::{BatchEvent, BatchPayload, BatchPayment, BatchProgress, BatchRequest, BatchStage},
+    fault::{Class, Fault},
+    networks::Network,
+    order::NodeId,
+};
+
+use crate::{
+    chain_rpc::ChainKey,
+    commands::command_commit::CommandCommit,
+    requests::batch_claim::BatchClaim,
+    services::{Services, skip_unreadable},
+    store::{Scan, batch_rows, rows},
+    vaults::{
+        admission::{Proposal, ProposalContent, admit},
+        vault_actors::VaultActors,
+    },
+};
+
+/// Batches on their way that are looked at.
+const PAGE: usize = 512;
+
+/// A batch as it was read.
+pub struct Read<'a> {
+    /// It.
+    pub batch: &'a BatchPayment,
+    /// The version of its row.
+    pub version: u64,
+    /// The requests that it has made.
+    pub progress: &'a BatchProgress,
+    /// The client signer that decides about its requests.
+    pub client_signer: Option<NodeId>,
+}
+
+/// Makes a request of a batch. Its first commit has the next state of the batch, so that of two at the same time one is
+/// made.
+///
+/// # Errors
+/// Any class; [`Class::WrongState`] also when the batch has changed in between.
+pub async fn make(
+    vaults: &VaultActors,
+    read: Read<'_>,
+    stage: BatchStage,
+    event: impl FnOnce(BatchRequest) -> BatchEvent,
+    command_commit: CommandCommit,
+) -> Result<(), Fault> {
+    let services = &vaults.services;
+    let Read {
+        batch,
+        version,
+        progress,
+        client_signer,
+    } = read;
+    let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
+    let payload = payment.payload(stage, contract(services, &payment))?;
+    let request = progress.next_request(batch.id, stage);
+    let now_ms = services.now_ms();
+    let claim = BatchClaim::new(batch, version, event(request), command_commit.by(), now_ms)?;
+    let (wallet, wallet_version) = services.hot_wallet(batch.wallet).await?;
+    let what = match stage {
+        BatchStage::ResetAllowance => "takes back the allowance of the batch contract",
+        BatchStage::Allowance => "lets the batch contract take the total",
+        BatchStage::Send => "pays",
+    };
+    let proposal = Proposal {
+        content: ProposalContent::BatchRequest {
+            payload,
+            request: request.request,
+            claim,
+        },
+        wallet,
+        wallet_version,
+        notes: Some(format!("batch payment {}: {what}", batch.id)),
+        token: batch.token,
+        client_signer,
+        command_commit,
+    };
+    admit(vaults, proposal).await?;
+    Ok(())
+}
+
+/// What has to be done first for a batch, as the chain is now.
+///
+/// # Errors
+/// [`Class::WrongState`] when another batch of the same token is on its way, or no batch contract is configured;
+/// [`Class::Unavailable`] when the chain's nodes do not answer.
+pub async fn first_stage(services: &Services, batch: &BatchPayment) -> Result<BatchStage, Fault> {
+    let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
+    if payment.allowance_token().is_none() {
+        return Ok(BatchStage::Send);
+    }
+    // Both would set one allowance.
+    let all = batch_rows::open_batches(batch.vault);
+    let page = Scan::prefix(all.space, &all.bytes, PAGE);
+    let page = services.store.scan(&page).await?;
+    for (_, id) in page
+        .iter()
+        .filter_map(|(key, _)| batch_rows::open_batch_of(key))
+    {
+        let other = services.load::<BatchPayment>(&rows::batch(id)).await;
+        let other = skip_unreadable(other, format_args!("batch {id}"))?.flatten();
+        let Some((other, _)) = other.filter(|(other, _)| other.id != batch.id) else {
+            continue;
+        };
+        let same = BatchPayload::decode(&other.payment).is_ok_and(|other| {
+            other.chain_id() == payment.chain_id()
+                && other.allowance_token() == payment.allowance_token()
+        });
+        if same && other.wallet == batch.wallet {
+            let sentence =
+                format!("batch {id} pays the same token from the wallet; wait until it is over");
+            return Err(Fault::new(Class::WrongState, sentence));
+        }
+    }
+    let allowance = allowance(services, &payment).await?;
+    Ok(payment.first_stage(allowance))
+}
+
+/// How much of a batch's token the batch contract may take of its wallet; 0 where none is needed.
+///
+/// # Errors
+/// As [`first_stage`].
+pub async fn allowance(services: &Services, payment: &BatchPayload) -> Result<U256, Fault> {
+    let Some(token) = payment.allowance_token() else {
+        return Ok(U256::ZERO);
+    };
+    let chain = ChainKey::of(Network::Evm, payment.chain_id());
+    // It says which setting is missing.
+    payment.payload(BatchStage::Send, contract(services, payment))?;
+    let contract = contract(services, payment).unwrap_or_default();
+    let client = services.chains.get(Network::Evm, payment.chain_id());
+    let client = client.ok_or_else(|| Fault::unavailable(chain.without_node()))?;
+    let said = client.allowance(payment.from(), token, contract).await;
+    let said = said.map_err(|error| Fault::unavailable(error.into_reason()))?;
+    parse_u256(&said).map_err(Fault::bug)
+}
+
+/// The batch contract that pays a batch; `None` where none is needed, or configured.
+fn contract<'a>(services: &'a Services, payment: &BatchPayload) -> Option<&'a str> {
+    let chain = ChainKey::of(payment.network(), payment.chain_id());
+    services.chains.batch_contract(chain)
+}

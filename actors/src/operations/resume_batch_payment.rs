@@ -1,0 +1,73 @@
+use async_trait::async_trait;
+use covault_core::{
+    batch::{BatchEvent, BatchStage, BatchState},
+    fault::{Class, Fault},
+    schema::admin,
+};
+
+use super::{Home, HomeLookup, Operation, OperationCall, batch};
+use crate::batches::{
+    outcome::{BatchOutcome, outcome},
+    start::{self, Read},
+};
+
+/// Tries a failed batch payment again. None of the requests that were to pay may ever do it.
+pub struct ResumeBatchPayment;
+
+#[async_trait]
+impl Operation for ResumeBatchPayment {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.ResumeBatchPayment";
+    type Request = admin::ResumeBatchPaymentRequest;
+    type Response = admin::ResumeBatchPaymentResponse;
+
+    async fn home(lookup: &HomeLookup<'_>, message: &Self::Request) -> Result<Home, Fault> {
+        batch::home(lookup, &message.uuid).await
+    }
+
+    async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+        let services = call.services;
+        let refused = |why: String| Err(Fault::new(Class::WrongState, why));
+        let (found, version) = batch::find(services, call.caller, &message.uuid).await?;
+        let progress = match &found.state {
+            BatchState::Failed {
+                progress,
+                resumable: true,
+                ..
+            } => progress,
+            BatchState::Failed { reason, .. } => {
+                return refused(format!("the batch cannot be resumed: {reason}"));
+            }
+            BatchState::Pending => return refused("the batch was not approved yet".to_owned()),
+            BatchState::Approved(_) => return refused("the batch is on its way".to_owned()),
+            BatchState::Succeeded(_) => return refused("the batch was paid".to_owned()),
+        };
+        // What was certain when it failed is looked at again: nothing is paid twice.
+        for made in &progress.requests {
+            if made.stage != BatchStage::Send {
+                continue;
+            }
+            match outcome(services, made.request).await? {
+                BatchOutcome::Void { certain: true, .. } => {}
+                _ => {
+                    return refused(format!(
+                        "request {} may have paid the batch, or may still do it",
+                        made.request
+                    ));
+                }
+            }
+        }
+        let stage = start::first_stage(services, &found).await?;
+        let read = Read {
+            batch: &found,
+            version,
+            progress,
+            client_signer: progress.client_signer,
+        };
+        let commit = call.command_commit.clone();
+        start::make(call.vaults, read, stage, BatchEvent::Resumed, commit).await?;
+        let (found, _) = batch::find(services, call.caller, &message.uuid).await?;
+        Ok(admin::ResumeBatchPaymentResponse {
+            batch_payment: Some(batch::summary(&found)?),
+        })
+    }
+}

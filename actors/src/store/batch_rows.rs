@@ -1,0 +1,40 @@
+//! The keys by which batch payments are found.
+
+use covault_core::ids::{BatchId, VaultId};
+
+use super::{Key, KeySpace};
+
+/// [`KeySpace::BatchIndex`].
+pub fn batch_index(vault: VaultId, created_at_ms: u64, batch: BatchId) -> Key {
+    let created = created_at_ms.to_be_bytes();
+    let parts: [&[u8]; 3] = [vault.as_bytes(), &created, batch.as_bytes()];
+    Key::new(KeySpace::BatchIndex, &parts)
+}
+
+/// Where those of a vault begin.
+pub fn batches_of(vault: VaultId) -> Key {
+    Key::new(KeySpace::BatchIndex, &[vault.as_bytes()])
+}
+
+/// The batch of a [`batch_index`].
+pub fn indexed_batch(key: &Key) -> Option<BatchId> {
+    let (_, id) = key.bytes.split_last_chunk::<16>()?;
+    Some(BatchId::from_bytes(*id))
+}
+
+/// [`KeySpace::OpenBatch`].
+pub fn open_batch(vault: VaultId, batch: BatchId) -> Key {
+    Key::new(KeySpace::OpenBatch, &[vault.as_bytes(), batch.as_bytes()])
+}
+
+/// Where those of a vault begin.
+pub fn open_batches(vault: VaultId) -> Key {
+    Key::new(KeySpace::OpenBatch, &[vault.as_bytes()])
+}
+
+/// Vault and batch of an [`open_batch`].
+pub fn open_batch_of(key: &Key) -> Option<(VaultId, BatchId)> {
+    let (vault, id) = key.bytes.split_first_chunk::<16>()?;
+    let id = id.first_chunk::<16>()?;
+    Some((VaultId::from_bytes(*vault), BatchId::from_bytes(*id)))
+}
