@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
     chain_rpc::EndpointHealth,
-    gateway::{BacklogCounts, FollowCounts, Gateway, WebhookCounts},
+    gateway::{BacklogCounts, FollowCounts, Gateway, SweepCounts, WebhookCounts},
     port::{NodeHalt, NodeView},
 };
 use covault_core::deposit::transfer::FollowedChain;
@@ -123,6 +123,7 @@ pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollecto
             let follows = gateway.follows();
             text.deposits(&follows);
             text.balances(&follows);
+            text.sweeps(&gateway.sweeps());
             text.webhooks(&gateway.webhook_counts());
             match gateway.unowned_chains().await {
                 Ok(chains) => text.unowned(&chains),
@@ -242,6 +243,33 @@ impl PrometheusText {
         self.family(name, "When all balances were last compared");
         for (chain, at_ms, _) in &done {
             self.sample(name, &[("chain", chain)], at_ms / 1_000);
+        }
+    }
+
+    fn sweeps(&mut self, sweeps: &BTreeMap<FollowedChain, SweepCounts>) {
+        let name = "covault_sweeps";
+        self.family(name, "Sweeps of deposit wallets that are not over");
+        for (chain, counts) in sweeps {
+            for (state, count) in [
+                ("due", counts.due),
+                ("funding", counts.funding),
+                ("moving", counts.moving),
+                ("paused", counts.paused),
+            ] {
+                let labels = [("chain", &*chain.to_string()), ("state", state)];
+                self.sample(name, &labels, count);
+            }
+        }
+        let name = "covault_sweeps_oldest_pause_timestamp_seconds";
+        self.family(
+            name,
+            "When the sweep was first paused that waits for the longest",
+        );
+        for (chain, counts) in sweeps {
+            if let Some(since_ms) = counts.oldest_pause_ms {
+                let seconds = since_ms / 1_000;
+                self.sample(name, &[("chain", &chain.to_string())], seconds);
+            }
         }
     }
 

@@ -11,7 +11,10 @@ use std::{
 use covault_core::deposit::transfer::FollowedChain;
 use parking_lot::Mutex;
 
-use crate::{chain_rpc::ChainKey, store::deposit_rows::ReconciliationCounts};
+use crate::{
+    chain_rpc::ChainKey, deposits::sweep_counts::SweepCounts,
+    store::deposit_rows::ReconciliationCounts,
+};
 
 /// What this process has counted since its start.
 #[derive(Default)]
@@ -22,6 +25,8 @@ pub struct Counters {
     /// The transactions that are followed, by chain.
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
     follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
+    /// Sweeps of vaults that are here, by chain.
+    pub sweeps: Mutex<BTreeMap<FollowedChain, SweepCounts>>,
     /// What came of webhooks that this process has sent.
     pub webhooks: Mutex<WebhookCounts>,
 }

@@ -51,6 +51,11 @@ macro_rules! id {
                 Self(Builder::from_custom_bytes(bytes).into_uuid())
             }
 
+            /// Whether it is one of [`Self::from_hash`].
+            pub fn is_from_hash(&self) -> bool {
+                self.0.get_version_num() == 8
+            }
+
             /// The 16 bytes of the id.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()

@@ -4,8 +4,8 @@ mod address;
 mod approve;
 mod audit;
 mod backup;
-mod chain;
 mod batch;
+mod chain;
 mod client;
 mod client_signer;
 mod completions;
@@ -76,6 +76,7 @@ enum Command {
     #[command(subcommand)]
     Chain(chain::Command),
     /// Batch payments: list, show, approve, resume, reject (calls a running orchestrator).
+    #[command(subcommand)]
     Batch(batch::Command),
     Approve(approve::ApproveArgs),
     Reject(approve::RejectArgs),

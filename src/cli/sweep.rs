@@ -1,9 +1,12 @@
 //! `covault sweep`: where the deposits and events of sweep tokens go.
 
-use covault_actors::operations::{AddSweepAsset, ConfigureSweep, RemoveSweepAsset, ShowSweep};
+use covault_actors::operations::{
+    AddSweepAsset, ConfigureSweep, GetSweepStatus, RemoveSweepAsset, SetSweepRules, ShowSweep,
+};
 use covault_core::schema::admin::{self, SweepNetwork, Token};
 
 use super::{
+    answer_json,
     client::{AdminClient, ConnectionArgs},
     print_line, vault,
 };
@@ -41,6 +44,47 @@ pub enum Command {
     /// The coins and tokens that a sweep token takes.
     #[command(subcommand)]
     Asset(AssetCommand),
+    /// Set whether and how deposits on one EVM chain are swept; prints the rules. What you leave out stays as it is.
+    Rules {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The id of the EVM chain.
+        #[arg(long, value_name = "CHAIN")]
+        chain: String,
+        /// Sweep the deposits, or stop beginning new sweeps.
+        #[arg(long, value_name = "true|false")]
+        enabled: Option<bool>,
+        /// The wallet that pays the fees of tokens, by address. It must be a wallet of the deposit wallets' vault; keep it
+        /// for this alone.
+        #[arg(long, value_name = "ADDRESS")]
+        gas_wallet: Option<String>,
+        /// The most that a fee may be of an amount of the coin, in percent (5).
+        #[arg(long, value_name = "PERCENT")]
+        max_cost_percent: Option<u32>,
+        /// The most that a unit of gas may cost, in wei. Empty: any price.
+        #[arg(long, value_name = "WEI")]
+        max_gas_price: Option<String>,
+        /// For how many seconds a sweep may be paused before the log warns (86400).
+        #[arg(long, value_name = "SECONDS")]
+        max_wait: Option<u32>,
+        /// How fees of tokens are paid: topup.
+        #[arg(long, value_name = "METHOD")]
+        method: Option<String>,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+    /// Show where the sweeps of a sweep token stand, and what was swept.
+    Status {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
     /// Show what a sweep token has configured.
     Show {
         /// The sweep token: its id, or its name.
@@ -166,6 +210,47 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let now = client.call::<RemoveSweepAsset>(&request).await?;
             show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
+        Command::Rules {
+            token,
+            chain,
+            enabled,
+            gas_wallet,
+            max_cost_percent,
+            max_gas_price,
+            max_wait,
+            method,
+            orchestrator,
+        } => {
+            let client = orchestrator.client()?;
+            let request = admin::SetSweepRulesRequest {
+                token,
+                network: "EVM".to_owned(),
+                chain_id: chain,
+                enabled,
+                gas_wallet,
+                max_cost_percent,
+                max_gas_price,
+                max_wait_seconds: max_wait,
+                method,
+            };
+            let now = client.call::<SetSweepRules>(&request).await?;
+            print_line(rules_text(&now.rules.unwrap_or_default()));
+            Ok(())
+        }
+        Command::Status {
+            token,
+            json,
+            orchestrator,
+        } => {
+            let client = orchestrator.client()?;
+            let request = admin::GetSweepStatusRequest { token };
+            let status = client.call::<GetSweepStatus>(&request).await?;
+            if json {
+                return answer_json(&status);
+            }
+            print_line(status_text(&status));
+            Ok(())
+        }
         Command::Show {
             token,
             orchestrator,
@@ -221,10 +306,102 @@ fn text(token: &Token, networks: &[SweepNetwork], vault: impl Fn(&str) -> String
     lines.join("\n")
 }
 
+fn rules_text(rules: &admin::SweepRules) -> String {
+    let or_none = |text: &str, none: &str| match text {
+        "" => none.to_owned(),
+        text => text.to_owned(),
+    };
+    format!(
+        "chain {}: {}\n  gas wallet      {}\n  most of the coin {} %\n  most per gas    {}\n  warns after     {} s\n  method          {}",
+        rules.chain_id,
+        if rules.enabled { "swept" } else { "not swept" },
+        or_none(&rules.gas_wallet, "-"),
+        rules.max_cost_percent,
+        or_none(&rules.max_gas_price, "any price"),
+        rules.max_wait_seconds,
+        rules.method,
+    )
+}
+
+fn status_text(status: &admin::GetSweepStatusResponse) -> String {
+    if status.chains.is_empty() {
+        return "nothing is swept: covault sweep rules --help".to_owned();
+    }
+    let name = |contract: &str| match contract {
+        "" => "coin".to_owned(),
+        contract => contract.to_owned(),
+    };
+    let mut lines = Vec::new();
+    for chain in &status.chains {
+        lines.push(rules_text(&chain.rules.clone().unwrap_or_default()));
+        lines.push(format!("  target          {}", chain.target));
+        for total in &chain.totals {
+            lines.push(format!(
+                "  {}: {} sweeps, {} at the target, {} paid as fees, {} sent by the gas wallet",
+                name(&total.contract),
+                total.sweeps,
+                total.amount,
+                total.fees,
+                total.top_ups,
+            ));
+        }
+        for sweep in &chain.sweeps {
+            let reason = match sweep.reason.as_str() {
+                "" => String::new(),
+                reason => format!(": {reason}"),
+            };
+            let of = name(&sweep.contract);
+            let line = format!("  {} ({}) {of} {}", sweep.address, sweep.r#ref, sweep.state);
+            lines.push(line + &reason);
+        }
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status__should_tell_what_waits_and_what_was_swept() {
+        let none = admin::GetSweepStatusResponse::default();
+        assert!(status_text(&none).contains("nothing is swept"));
+        let status = admin::GetSweepStatusResponse {
+            chains: vec![admin::SweepStatus {
+                rules: Some(admin::SweepRules {
+                    chain_id: "1".into(),
+                    enabled: true,
+                    max_cost_percent: 5,
+                    method: "topup".into(),
+                    ..Default::default()
+                }),
+                target: "0xcc".into(),
+                sweeps: vec![admin::Sweep {
+                    address: "0xaa".into(),
+                    r#ref: "order-1".into(),
+                    state: "paused".into(),
+                    reason: "the gas wallet is empty".into(),
+                    ..Default::default()
+                }],
+                totals: vec![admin::SweepTotal {
+                    contract: "0xbb".into(),
+                    sweeps: 2,
+                    amount: "800".into(),
+                    fees: "7".into(),
+                    top_ups: "9".into(),
+                }],
+            }],
+        };
+        let text = status_text(&status);
+        for line in [
+            "chain 1: swept",
+            "  0xbb: 2 sweeps, 800 at the target, 7 paid as fees, 9 sent by the gas wallet",
+            "  0xaa (order-1) coin paused: the gas wallet is empty",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{text}");
+        }
+    }
 
     #[test]
     fn show__should_tell_what_is_missing() {

@@ -64,6 +64,13 @@ const MAX_SEARCHED: u64 = 65_536;
 /// Calls in one HTTP request: nodes take a hundred and more.
 const MOST_CALLS: usize = 50;
 
+/// The contract that tells on OP chains what the data of a transaction costs (`GasPriceOracle` of their specification).
+const DATA_FEE_ORACLE: &str = "0x420000000000000000000000000000000000000F";
+/// `getL1FeeUpperBound(uint256)`, by the size of the unsigned transaction.
+const DATA_FEE: &str = "0xf1c7a58b";
+/// More than the bytes of a transfer of the coin or of a token.
+const TRANSFER_BYTES: u32 = 200;
+
 /// What is used of the latest block.
 struct LatestBlock {
     /// wei; `None` on a chain without one.
@@ -843,6 +850,20 @@ impl ChainClient for EvmNode {
     ) -> Result<String, ChainError> {
         let data = format!("0x{ALLOWANCE}{}{}", word_of(owner), word_of(spender));
         self.token_word(token, data).await
+    }
+
+    /// By the oracle of OP chains; where there is no such contract, nothing is taken.
+    async fn data_fee(&self) -> Result<u128, ChainError> {
+        let data = format!("{DATA_FEE}{TRANSFER_BYTES:064x}");
+        let params = json!([{"to": DATA_FEE_ORACLE, "data": data}, "latest"]);
+        let read = |answer: &Value| match answer.as_str()? {
+            "0x" => Some(0),
+            _ => quantity(answer),
+        };
+        // It changes with each block, and nodes are some blocks apart.
+        let near = |one: &u128, other: &u128| one.abs_diff(*other) <= (*one).max(*other) / 2;
+        let call = RpcCall("eth_call", params);
+        Ok(self.rpc.query_quorum_by(call, read, near).await?)
     }
 
     async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {

@@ -367,6 +367,15 @@ pub trait ChainClient: Send + Sync {
         ))
     }
 
+    /// What the chain takes for a transfer beside gas, in the smallest unit of the coin: rollups do, for their data on
+    /// another chain.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when no node answered.
+    async fn data_fee(&self) -> Result<u128, ChainError> {
+        Ok(0)
+    }
+
     /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use crate::{
         Batch, CommitError, Key, KeySpace, Precondition,
         deposit_rows::{self, CursorRow, Delivery, NoticeAfterRow, NoticeRow, TransferRow},
         rows,
+        sweep_rows::{self, SweepDueRow},
     },
 };
 
@@ -311,6 +312,7 @@ impl ChainChange {
             add_transfer(&mut batch, touched)?;
         }
         self.add_notices(&mut batch, services, now_ms).await?;
+        self.add_due_sweeps(&mut batch)?;
         self.add_audit(&mut batch, chain, now_ms)?;
         Ok(batch)
     }
@@ -369,6 +371,28 @@ impl ChainChange {
                     batch.put(key, Precondition::Any, rows::encode(&())?);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Deposit wallets that something was paid to for good: the sweeper looks at them.
+    fn add_due_sweeps(&self, batch: &mut Batch) -> Result<(), Fault> {
+        let mut due = BTreeMap::new();
+        for NewNotice { notice, .. } in &self.notices {
+            let transfer = &notice.transfer;
+            let is_paid = notice.stage == Stage::Finalized && !transfer.is_send;
+            if is_paid && transfer.owner.wallet.is_some() {
+                let asset = transfer.transfer.asset;
+                let key = sweep_rows::due(transfer.chain, transfer.account(), asset);
+                due.insert(key, transfer.owner.clone());
+            }
+        }
+        for (key, owner) in due {
+            batch.put(
+                key,
+                Precondition::Any,
+                rows::encode(&SweepDueRow { owner })?,
+            );
         }
         Ok(())
     }

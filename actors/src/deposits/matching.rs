@@ -72,9 +72,14 @@ impl Follow<'_> {
         }
         let confirmed = self.source.confirm(&block.header.block, &matched).await?;
         let mut transfers = Vec::new();
-        for transfer in confirmed {
+        for mut transfer in confirmed {
             if !transfer.moves_something() {
                 continue;
+            }
+            if transfer.index == TransferIndex::Value
+                && self.routes.is_gas_account(self.chain, transfer.from)
+            {
+                transfer.index = TransferIndex::TopUp;
             }
             let is_fee = transfer.index == TransferIndex::Fee;
             for (account, is_send) in [(transfer.to, false), (transfer.from, true)] {

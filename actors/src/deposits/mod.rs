@@ -14,6 +14,11 @@ pub mod rescan;
 pub mod restart;
 mod routes;
 pub mod start;
+pub mod sweep_counts;
+pub mod sweep_rules;
+pub mod sweep_status;
+mod sweep_step;
+pub mod sweeper;
 
 pub use followers::DepositFollowers;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
     deposit::{
-        DepositNetwork, SweepRoute,
+        DepositNetwork, SweepRoute, SweepRules,
         transfer::{Account, AddressOwner, FollowedChain},
     },
     fault::Fault,
@@ -13,7 +13,7 @@ use covault_core::{
 
 use crate::{
     services::{Services, skip_unreadable},
-    store::{KeySpace, Scan, rows},
+    store::{KeySpace, Scan, rows, sweep_rows},
 };
 
 /// Rows that one scan reads.
@@ -21,7 +21,11 @@ const PAGE: usize = 1_000;
 
 /// The routes of one network, by token.
 #[derive(Default)]
-pub struct Routes(BTreeMap<TokenId, SweepRoute>);
+pub struct Routes {
+    routes: BTreeMap<TokenId, SweepRoute>,
+    /// The accounts that pay for sweeps, by chain.
+    gas_accounts: BTreeSet<(FollowedChain, Account)>,
+}
 
 impl Routes {
     /// Those that are stored now.
@@ -46,17 +50,25 @@ impl Routes {
             }
             next = scan.rest(&page);
         }
-        Ok(Self(routes))
+        Ok(Self {
+            routes,
+            gas_accounts: gas_accounts(services).await?,
+        })
+    }
+
+    /// Whether an account pays for sweeps on a chain, or has paid: what it sends is no deposit.
+    pub fn is_gas_account(&self, chain: FollowedChain, account: Account) -> bool {
+        self.gas_accounts.contains(&(chain, account))
     }
 
     /// Whether nobody takes deposits.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.routes.is_empty()
     }
 
     /// The tokens of a chain that anybody is told of.
     pub fn tokens(&self, chain: FollowedChain) -> BTreeSet<Account> {
-        let routes = self.0.values();
+        let routes = self.routes.values();
         let named = routes.flat_map(|route| route.tokens(chain));
         named.chain(watched_token(chain)).collect()
     }
@@ -67,7 +79,7 @@ impl Routes {
         token: TokenId,
         chain: FollowedChain,
     ) -> impl Iterator<Item = Option<Account>> + '_ {
-        let route = self.0.get(&token).into_iter();
+        let route = self.routes.get(&token).into_iter();
         let tokens = route.flat_map(move |route| route.tokens(chain)).map(Some);
         std::iter::once(None).chain(tokens)
     }
@@ -86,9 +98,28 @@ impl Routes {
         if owner.wallet.is_none() {
             return watched_token(chain) == Some(asset);
         }
-        let route = self.0.get(&owner.token);
+        let route = self.routes.get(&owner.token);
         route.is_some_and(|route| route.tokens(chain).any(|token| token == asset))
     }
+}
+
+async fn gas_accounts(services: &Services) -> Result<BTreeSet<(FollowedChain, Account)>, Fault> {
+    let mut accounts = BTreeSet::new();
+    let mut next = Some(Scan::prefix(KeySpace::SweepRules, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, row) in &page {
+            let Some((token, chain)) = sweep_rows::split_rules(key) else {
+                continue;
+            };
+            let rules = rows::decode::<SweepRules>(&row.value);
+            let rules = skip_unreadable(rules, format_args!("how token {token} sweeps"))?;
+            let gas = rules.into_iter().flat_map(|rules| rules.gas_accounts);
+            accounts.extend(gas.map(|account| (chain, account)));
+        }
+        next = scan.rest(&page);
+    }
+    Ok(accounts)
 }
 
 /// USDT on TRON (TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t), of which watched addresses are told.

@@ -41,6 +41,7 @@ use crate::{
         command_commit::CommandCommit,
         idempotency::KeyLocks,
     },
+    deposits::sweeper,
     gateway::command_bus::CommandBus,
     leases::{self, LeaseManager},
     limits::permits,
@@ -72,6 +73,7 @@ pub use crate::{
         caller::{Caller, Person, VaultScope},
     },
     counters::{DroppedCounts, FollowCounts, OpenTransactions, WebhookCounts},
+    deposits::sweep_counts::SweepCounts,
     limits::{Share, Shares},
 };
 
@@ -175,6 +177,7 @@ impl Gateway {
             services.tasks.spawn(speed_ups);
             services.tasks.spawn(gaps::run(vaults.clone(), suspected));
             services.tasks.spawn(driver::run(vaults.clone()));
+            services.tasks.spawn(sweeper::run(vaults.clone()));
         }
         let max_commands = services.settings.max_commands;
         let gateway = Self {
@@ -414,6 +417,11 @@ impl Gateway {
     /// How far the blocks of chains were followed for deposits, by this process.
     pub fn follows(&self) -> BTreeMap<FollowedChain, FollowCounts> {
         self.inner.services.counters.follows()
+    }
+
+    /// Sweeps of vaults that this process has, by chain.
+    pub fn sweeps(&self) -> BTreeMap<FollowedChain, SweepCounts> {
+        self.inner.services.counters.sweeps.lock().clone()
     }
 
     /// What came of webhooks that this process has sent.

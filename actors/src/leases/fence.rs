@@ -178,6 +178,9 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Transfer
         | KeySpace::OpenTransfer
         | KeySpace::TransferIndex
+        | KeySpace::SweepDue
+        | KeySpace::Sweep
+        | KeySpace::SweepTotal
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName
@@ -188,6 +191,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Management
         | KeySpace::Token
         | KeySpace::SweepRoute
+        | KeySpace::SweepRules
         | KeySpace::Node
         | KeySpace::TokenName
         | KeySpace::Watch

@@ -31,6 +31,7 @@ mod get_batch_payment_details;
 mod get_pending_signing_requests;
 mod get_signing_request_details;
 mod get_signing_request_list;
+mod get_sweep_status;
 mod get_wallet_info;
 mod get_wallet_list;
 mod get_webhook_event;
@@ -62,6 +63,7 @@ mod restart_deposits;
 mod resume_batch_payment;
 mod revoke_token;
 mod revoke_user;
+mod set_sweep_rules;
 mod several;
 mod show_sweep;
 mod sign_out_user;
@@ -128,6 +130,7 @@ operations! {
     get_signing_request_list::GetSigningRequestList,
     get_wallet_info::GetWalletInfo,
     get_wallet_list::GetWalletList,
+    get_sweep_status::GetSweepStatus,
     get_webhook_event::GetWebhookEvent,
     let_clients_in::LetClientsIn,
     link_user::LinkUser,
@@ -155,6 +158,7 @@ operations! {
     restart_deposits::RestartDeposits,
     revoke_token::RevokeToken,
     revoke_user::RevokeUser,
+    set_sweep_rules::SetSweepRules,
     show_sweep::ShowSweep,
     sign_out_user::SignOutUser,
     stop_rescan::StopRescan,

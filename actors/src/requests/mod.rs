@@ -13,5 +13,6 @@ pub mod reservations;
 pub mod search_terms;
 pub mod signing;
 pub mod simulations;
+pub mod sweep_claim;
 pub mod tracker;
 pub mod tx_builder;

@@ -21,6 +21,7 @@ use crate::{
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
         search_terms,
+        sweep_claim::SweepClaim,
     },
     services::Services,
     store::{
@@ -65,6 +66,8 @@ pub struct CommitExtras<'a> {
     pub replacement: Option<&'a ReplacementClaim>,
     /// The batch payment that a new request belongs to.
     pub batch: Option<&'a BatchClaim>,
+    /// The sweep that a new request is a step of.
+    pub sweep: Option<&'a SweepClaim>,
     /// Where its transaction is for good: nothing is left to follow.
     pub settled: Option<&'a TransactionRow>,
     /// Nodes refuse its transaction, and one that lies may have kept it: its number is remembered.
@@ -516,6 +519,9 @@ async fn try_advance(
     }
     if let Some(claim) = extras.batch {
         claim.add_to(&mut batch)?;
+    }
+    if let Some(sweep) = extras.sweep {
+        sweep.add_to(&mut batch)?;
     }
     if let Some(version) = extras.wallet {
         batch.check(rows::wallet(next.wallet), Precondition::Version(version));

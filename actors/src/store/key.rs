@@ -117,6 +117,10 @@ pub enum KeySpace {
     BatchIndex = 56,
     /// Vault id, batch id -> nothing: the batch payments that are on their way.
     OpenBatch = 57,
+    /// Token id, chain -> whether and how deposits on it are swept.
+    SweepRules = 58,
+    /// Chain, address, token (nothing: the coin) -> whose deposit wallet it is, of which something may be swept.
+    SweepDue = 59,
     /// User id -> person who uses the console.
     User = 60,
     /// Name -> user id. Never deleted: a name is one person's for ever.
@@ -141,11 +145,15 @@ pub enum KeySpace {
     /// Vault id, hash of a word, time of creation, request id -> nothing: the requests of a vault by whom they pay, and by
     /// the hashes of their transactions.
     RequestTerm = 70,
+    /// Chain, address -> the present sweep of a deposit wallet, or the last one.
+    Sweep = 71,
+    /// Token id, chain, token (nothing: the coin) -> what was swept in all.
+    SweepTotal = 72,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 66] = [
+    pub const ALL: [Self; 70] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -201,6 +209,8 @@ impl KeySpace {
         Self::ChainStart,
         Self::BatchIndex,
         Self::OpenBatch,
+        Self::SweepRules,
+        Self::SweepDue,
         Self::User,
         Self::UserName,
         Self::UserLink,
@@ -212,6 +222,8 @@ impl KeySpace {
         Self::NoticeAge,
         Self::BalanceCheck,
         Self::RequestTerm,
+        Self::Sweep,
+        Self::SweepTotal,
     ];
 
     /// The kind of a number.

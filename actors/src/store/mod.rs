@@ -12,6 +12,7 @@ pub mod memory;
 pub mod postgres;
 pub mod redb;
 pub(crate) mod rows;
+pub(crate) mod sweep_rows;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

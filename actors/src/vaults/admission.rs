@@ -26,7 +26,10 @@ use crate::{
     chain_rpc::ChainKey,
     commands::command_commit::CommandCommit,
     port::ForeseenRequest,
-    requests::{batch_claim::BatchClaim, recipients, replacing::ReplacementPlan, tx_builder},
+    requests::{
+        batch_claim::BatchClaim, recipients, replacing::ReplacementPlan, sweep_claim::SweepClaim,
+        tx_builder,
+    },
     services::Services,
 };
 
@@ -81,6 +84,13 @@ pub enum ProposalContent {
         /// The number.
         number: u64,
     },
+    /// A step of a sweep; always sent.
+    Sweep {
+        /// The payload.
+        payload: Payload,
+        /// The sweep, as it is once this is stored.
+        claim: SweepClaim,
+    },
 }
 
 /// Stores a request and hands it to its vault. Answers when it is stored.
@@ -102,8 +112,13 @@ pub async fn admit(
     } = proposal;
     let services = &vaults.services;
     let (mut batch, mut named) = (None, None);
+    let mut sweep = None;
     let (payload, broadcast, replacement, gap) = match content {
         ProposalContent::Payload { payload, broadcast } => (payload, broadcast, None, None),
+        ProposalContent::Sweep { payload, claim } => {
+            sweep = Some(claim);
+            (payload, true, None, None)
+        }
         ProposalContent::Replacement(plan) => {
             let replacement = (plan.replaces, plan.claim);
             (plan.payload, true, Some(replacement), None)
@@ -159,7 +174,11 @@ pub async fn admit(
     }
     let chain_wait = demand.enter(services);
     let request = SigningRequest {
-        id: named.unwrap_or_else(|| services.new_request_id()),
+        id: sweep
+            .as_ref()
+            .map(|claim| claim.request)
+            .or(named)
+            .unwrap_or_else(|| services.new_request_id()),
         vault: wallet.vault,
         wallet: wallet.id,
         network: wallet.network,
@@ -198,6 +217,7 @@ pub async fn admit(
             wallet_version,
             replacement,
             batch,
+            sweep,
             gap,
             command_commit,
             admission,

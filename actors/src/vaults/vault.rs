@@ -54,6 +54,7 @@ use crate::{
         batch_claim::BatchClaim,
         replacement_claim::ReplacementClaim,
         signing::{self, BuildBlocker, VaultRequests},
+        sweep_claim::SweepClaim,
     },
     services::Services,
     vaults::{
@@ -150,6 +151,8 @@ pub struct NewRequest {
     pub replacement: Option<ReplacementClaim>,
     /// The batch payment that it belongs to.
     pub batch: Option<BatchClaim>,
+    /// The sweep that it is a step of.
+    pub sweep: Option<SweepClaim>,
     /// The number of its account that it is to use, as no request does.
     pub gap: Option<u64>,
     /// What is stored and demanded with it.

@@ -39,7 +39,7 @@ use crate::{
 
 /// The account of anvil that pays.
 pub const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
-const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+pub const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 pub const USDT: &str = "0x00000000000000000000000000000000000d0111";
 pub const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
 pub const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
@@ -246,7 +246,7 @@ impl Shop {
         shop
     }
 
-    async fn deposit_address(&self, reference: &str) -> String {
+    pub async fn deposit_address(&self, reference: &str) -> String {
         let request = wire::CreateDepositWalletRequest {
             network: "EVM".into(),
             r#ref: reference.into(),

@@ -31,6 +31,7 @@ mod deposit_balances;
 mod deposit_chain;
 mod deposit_cuts;
 mod deposit_nodes;
+mod deposit_sweeps;
 mod deposit_traces;
 mod deposit_tron;
 mod deposit_webhooks;

@@ -95,7 +95,10 @@ pub fn unexplained(
 impl OwnedTransfer {
     /// Whether its owner is told: fees are kept for the books alone.
     pub fn is_told(&self) -> bool {
-        self.transfer.index != TransferIndex::Fee
+        !matches!(
+            self.transfer.index,
+            TransferIndex::Fee | TransferIndex::TopUp
+        )
     }
 }
 

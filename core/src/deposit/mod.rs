@@ -7,6 +7,7 @@
 //! | `lifecycle.rs` | what becomes of a transfer: seen, confirmed, finalized, reverted |
 //! | `ring.rs` | the blocks of a chain that are not final: which block follows, and where a chain forks |
 //! | `balance.rs` | what an address must have by its transfers, beside what it has |
+//! | `sweep.rs` | the sweep of a deposit wallet: top-up, transfer, pauses |
 //! | `event.rs` | what the owner of an address is told, and the id that stays the same |
 //!
 //! Public sentences are the reasons of the API, word for word: they name no field.
@@ -15,6 +16,7 @@ pub mod balance;
 pub mod event;
 pub mod lifecycle;
 pub mod ring;
+pub mod sweep;
 pub mod transfer;
 
 use std::collections::BTreeMap;
@@ -204,7 +206,46 @@ pub struct SweepRoute {
     pub assets: BTreeMap<FollowedChain, ChainAssets>,
 }
 
+/// Whether and how a sweep token's deposits on one chain are swept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepRules {
+    /// Whether they are.
+    pub enabled: bool,
+    /// The wallet that pays top-ups.
+    pub gas_wallet: Option<WalletId>,
+    /// All accounts that have ever paid top-ups: what comes from them is told to nobody as a deposit.
+    pub gas_accounts: Vec<Account>,
+    /// The most that a fee may be of an amount of the coin, in percent. Of a token no price is known.
+    pub max_cost_percent: u32,
+    /// The most that a unit of gas may cost, in the smallest unit of the coin; `None`: any price.
+    pub max_gas_price: Option<u128>,
+    /// How long a sweep may be paused before operators are told, in seconds.
+    pub max_wait_s: u64,
+}
+
+impl Default for SweepRules {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            gas_wallet: None,
+            gas_accounts: Vec::new(),
+            max_cost_percent: 5,
+            max_gas_price: None,
+            max_wait_s: 24 * 60 * 60,
+        }
+    }
+}
+
 impl SweepRoute {
+    /// The least amount of a coin or token that is swept; `None`: it is not.
+    pub fn minimum(&self, chain: FollowedChain, asset: Option<Account>) -> Option<&str> {
+        let assets = self.assets.get(&chain)?;
+        match asset {
+            None => assets.coin_minimum.as_deref(),
+            Some(token) => assets.tokens.get(&token).map(String::as_str),
+        }
+    }
+
     /// The tokens that are told on a chain.
     pub fn tokens(&self, chain: FollowedChain) -> impl Iterator<Item = Account> + '_ {
         let assets = self.assets.get(&chain).into_iter();

@@ -134,13 +134,16 @@ pub enum TransferIndex {
     Fee,
     /// What a balance has more than all transfers that are known make it.
     Balance,
+    /// The value that the gas wallet of a sweep sends to pay a fee: in the books, and told to nobody.
+    TopUp,
 }
 
 impl TransferIndex {
     /// Its part of the keys of rows. On disk: never change it.
     pub fn key(self) -> [u8; 5] {
         let (kind, number) = match self {
-            TransferIndex::Value => (1, 0),
+            // It is the value of its transaction, whatever it is for: there are no two.
+            TransferIndex::Value | TransferIndex::TopUp => (1, 0),
             TransferIndex::Log(number) => (2, number),
             TransferIndex::Internal(number) => (3, number),
             TransferIndex::Fee => (4, 0),
@@ -156,6 +159,7 @@ impl fmt::Display for TransferIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TransferIndex::Value => f.write_str("value"),
+            TransferIndex::TopUp => f.write_str("top-up"),
             TransferIndex::Log(number) => write!(f, "log-{number}"),
             TransferIndex::Internal(number) => write!(f, "internal-{number}"),
             TransferIndex::Fee => f.write_str("fee"),

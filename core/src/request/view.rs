@@ -175,7 +175,10 @@ impl SigningRequest {
             },
             signatures: container(shown.signatures),
             source: Some(Source {
-                r#type: source::Type::Api.into(),
+                r#type: match self.id.is_from_hash() {
+                    true => source::Type::Sweep.into(),
+                    false => source::Type::Api.into(),
+                },
                 website: String::new(),
             }),
             token_transfer_fee: payload

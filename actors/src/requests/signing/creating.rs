@@ -16,6 +16,7 @@ use crate::{
         batch_claim::BatchClaim,
         replacement_claim::ReplacementClaim,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
+        sweep_claim::SweepClaim,
         tx_builder,
     },
     services::Services,
@@ -33,6 +34,8 @@ pub(super) struct FirstCommit {
     pub(super) replacement: Option<ReplacementClaim>,
     /// The batch payment that it belongs to.
     pub(super) batch: Option<BatchClaim>,
+    /// The sweep that it is a step of.
+    pub(super) sweep: Option<SweepClaim>,
     /// That of the command which asked.
     pub(super) command_commit: CommandCommit,
 }
@@ -51,6 +54,7 @@ impl SigningState {
             mut wallet_version,
             replacement,
             batch,
+            sweep,
             command_commit,
         } = first;
         let deadline_ms = self.fresh_deadline_ms();
@@ -84,6 +88,7 @@ impl SigningState {
                 wallet: Some(wallet_version),
                 replacement: replacement.as_ref(),
                 batch: batch.as_ref(),
+                sweep: sweep.as_ref(),
                 ..CommitExtras::default()
             };
             let committed = stored
@@ -112,6 +117,9 @@ impl SigningState {
             }
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Batch => {
                 Err(BatchClaim::lost())
+            }
+            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Sweep => {
+                Err(SweepClaim::lost())
             }
             (Err(problem), Some(draft)) => {
                 let reason = stored.conflict_reason(&services, &draft, problem).await?;

@@ -41,6 +41,7 @@ use crate::{
         rebroadcast::RebroadcastCache,
         replacement_claim::ReplacementClaim,
         request_store::{CommitExtras, StoredRequest},
+        sweep_claim::SweepClaim,
     },
     services::{DEADLINE_GRACE_MS, Services},
     store::Key,
@@ -124,6 +125,8 @@ pub enum SigningStart {
         replacement: Option<Box<ReplacementClaim>>,
         /// The batch payment that it belongs to.
         batch: Option<Box<BatchClaim>>,
+        /// The sweep that it is a step of.
+        sweep: Option<Box<SweepClaim>>,
         /// What is stored and demanded with it.
         command_commit: CommandCommit,
         /// Where the receipt goes.
@@ -281,6 +284,7 @@ impl Actor for SigningActor {
                     wallet_version,
                     replacement,
                     batch,
+                    sweep,
                     command_commit,
                     reply,
                 } => {
@@ -289,6 +293,7 @@ impl Actor for SigningActor {
                         wallet_version,
                         replacement: replacement.map(|claim| *claim),
                         batch: batch.map(|claim| *claim),
+                        sweep: sweep.map(|claim| *claim),
                         command_commit,
                     };
                     let receipt = live.create(request, first).await;

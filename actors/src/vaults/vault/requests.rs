@@ -227,6 +227,7 @@ impl VaultState {
             wallet_version,
             replacement,
             batch,
+            sweep,
             gap,
             command_commit,
             admission,
@@ -255,6 +256,7 @@ impl VaultState {
             wallet_version,
             replacement: replacement.map(Box::new),
             batch: batch.map(Box::new),
+            sweep: sweep.map(Box::new),
             command_commit,
             reply,
         };

@@ -1,0 +1,236 @@
+//! Whether and how the deposits of a sweep token on one chain are swept, as an operator sets it.
+
+use covault_core::{
+    amount::parse_u128,
+    audit::AuditChain,
+    deposit::{
+        DepositNetwork, SweepRoute, SweepRules,
+        transfer::{Account, DepositAddress, FollowedChain},
+    },
+    fault::{Class, Fault},
+    schema::admin,
+    wallet::{Wallet, WalletStatus},
+};
+
+use super::{assets::AssetName, route, sweep_token};
+use crate::{
+    audit::{self, AuditActor, AuditNote},
+    commands::caller::Caller,
+    services::Services,
+    store::{Batch, CommitError, Precondition, deposit_rows, rows, sweep_rows},
+};
+
+/// The only method by which fees of tokens are paid.
+const TOP_UP: &str = "topup";
+
+/// Changes the rules. What they are then.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, [`Class::Conflict`] when another call changes them at the same time.
+pub async fn change(
+    services: &Services,
+    caller: &Caller,
+    request: admin::SetSweepRulesRequest,
+) -> Result<admin::SweepRules, Fault> {
+    let admin::SetSweepRulesRequest {
+        token,
+        network,
+        chain_id,
+        enabled,
+        gas_wallet,
+        max_cost_percent,
+        max_gas_price,
+        max_wait_seconds,
+        method,
+    } = request;
+    let chain = AssetName::parse(&network, &chain_id, "")?.chain;
+    if chain.network() == DepositNetwork::Tron {
+        let problem = "must be EVM: deposits on TRON are told, and not swept yet";
+        return Err(Fault::field("network", problem));
+    }
+    if let Some(method) = method
+        && method != TOP_UP
+    {
+        let problem = match method.as_str() {
+            "delegate7702" => "delegate7702 is not built yet; use topup",
+            _ => "must be topup",
+        };
+        return Err(Fault::field("method", problem));
+    }
+    let token = sweep_token(services, &token).await?;
+    if token.revoked_at_ms.is_some() {
+        return Err(Fault::field("token", "was revoked"));
+    }
+    let key = sweep_rows::rules(token.id, chain);
+    let (mut rules, expect) = match services.load::<SweepRules>(&key).await? {
+        Some((rules, version)) => (rules, Precondition::Version(version)),
+        None => (SweepRules::default(), Precondition::Absent),
+    };
+    let before = rules.clone();
+    let route = route(services, token.id, chain.network()).await?;
+    if let Some(address) = gas_wallet {
+        let (wallet, account) = check_gas_wallet(services, &route, chain, &address).await?;
+        rules.gas_wallet = Some(wallet.id);
+        if !rules.gas_accounts.contains(&account) {
+            rules.gas_accounts.push(account);
+        }
+    }
+    if let Some(percent) = max_cost_percent {
+        if !(1..=100).contains(&percent) {
+            return Err(Fault::field("maxCostPercent", "must be from 1 to 100"));
+        }
+        rules.max_cost_percent = percent;
+    }
+    match max_gas_price.as_deref() {
+        None => {}
+        Some("") => rules.max_gas_price = None,
+        Some(text) => {
+            let price = parse_u128(text);
+            let price = price.map_err(|error| Fault::field("maxGasPrice", error))?;
+            if price == 0 {
+                return Err(Fault::field("maxGasPrice", "must be above 0"));
+            }
+            rules.max_gas_price = Some(price);
+        }
+    }
+    if let Some(seconds) = max_wait_seconds {
+        rules.max_wait_s = seconds.into();
+    }
+    rules.enabled = enabled.unwrap_or(rules.enabled);
+    if rules.enabled {
+        check_complete(&rules, &route, chain)?;
+    }
+    if rules != before {
+        let mut batch = Batch::new();
+        batch.put(key, expect, rows::encode(&rules)?);
+        AuditNote::new(
+            &AuditActor::caller(caller),
+            audit::token(token.id),
+            "SweepRulesSet",
+        )
+        .fact("chain", chain)
+        .fact("enabled", rules.enabled)
+        .fact(
+            "gasWallet",
+            rules
+                .gas_wallet
+                .map(|id| id.to_string())
+                .unwrap_or_default(),
+        )
+        .fact("maxCostPercent", rules.max_cost_percent)
+        .fact(
+            "maxGasPrice",
+            rules
+                .max_gas_price
+                .map(|price| price.to_string())
+                .unwrap_or_default(),
+        )
+        .fact("maxWaitSeconds", rules.max_wait_s)
+        .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
+        match services.store.commit(batch).await {
+            Ok(()) => {}
+            Err(CommitError::Conflict(_)) => {
+                return Err(Fault::new(
+                    Class::Conflict,
+                    "the rules were changed by another call at the same time; read them again",
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    message_of(services, chain, &rules).await
+}
+
+/// Refuses to switch on what could not work.
+fn check_complete(
+    rules: &SweepRules,
+    route: &SweepRoute,
+    chain: FollowedChain,
+) -> Result<(), Fault> {
+    let refused = |problem: &str| Err(Fault::field("enabled", problem));
+    if route.vault.is_none() || route.target.is_none() {
+        return refused("vault and target are not configured: covault sweep configure");
+    }
+    let assets = route.assets.get(&chain);
+    let Some(assets) = assets else {
+        return refused("no coin or token has a minimum: covault sweep asset add");
+    };
+    if !assets.tokens.is_empty() && rules.gas_wallet.is_none() {
+        return refused("gasWallet is not set: fees of tokens are paid from it");
+    }
+    Ok(())
+}
+
+async fn check_gas_wallet(
+    services: &Services,
+    route: &SweepRoute,
+    chain: FollowedChain,
+    address: &str,
+) -> Result<(Wallet, Account), Fault> {
+    let refused = |problem: &str| Fault::field("gasWallet", problem);
+    let network = chain.network();
+    let canonical = network.network().rules().parse_address(address);
+    let canonical = canonical.map_err(|fault| refused(fault.message()))?;
+    let wallet = services
+        .wallet_by(&rows::wallet_address(&canonical))
+        .await?;
+    let Some((wallet, _)) = wallet else {
+        return Err(refused("is not the address of a wallet"));
+    };
+    if route.vault != Some(wallet.vault) {
+        return Err(refused(
+            "is not a wallet of the vault of the deposit wallets",
+        ));
+    }
+    if wallet.status == WalletStatus::Archived {
+        return Err(refused("is an archived wallet"));
+    }
+    if route.target.as_ref() == Some(&canonical) {
+        return Err(refused("is the target of the sweeps"));
+    }
+    let account = Account::parse(network, &canonical);
+    let account = account.ok_or_else(|| Fault::bug("a wallet whose address cannot be read"))?;
+    let key = deposit_rows::deposit_address(network, account);
+    if services.load::<DepositAddress>(&key).await?.is_some() {
+        return Err(refused("is a deposit wallet"));
+    }
+    Ok((wallet, account))
+}
+
+/// The rules as operators see them.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn message_of(
+    services: &Services,
+    chain: FollowedChain,
+    rules: &SweepRules,
+) -> Result<admin::SweepRules, Fault> {
+    let SweepRules {
+        enabled,
+        gas_wallet,
+        gas_accounts: _,
+        max_cost_percent,
+        max_gas_price,
+        max_wait_s,
+    } = rules;
+    let gas_wallet = match gas_wallet {
+        Some(id) => services.wallet(*id).await?.0.address,
+        None => String::new(),
+    };
+    Ok(admin::SweepRules {
+        network: chain.network().name().to_owned(),
+        chain_id: chain
+            .chain_id()
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
+        enabled: *enabled,
+        gas_wallet,
+        max_cost_percent: *max_cost_percent,
+        max_gas_price: max_gas_price
+            .map(|price| price.to_string())
+            .unwrap_or_default(),
+        max_wait_seconds: *max_wait_s,
+        method: TOP_UP.to_owned(),
+    })
+}

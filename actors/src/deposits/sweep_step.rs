@@ -1,0 +1,394 @@
+//! The next step of the sweep of one deposit wallet.
+
+mod fees;
+mod outcome;
+
+use covault_core::{
+    amount::{U256, parse_u256},
+    deposit::{
+        SweepRoute, SweepRules,
+        sweep::{PauseReason, SweepEvent, SweepJob, SweepState},
+        transfer::{Account, AddressOwner, FollowedChain},
+    },
+    fault::{Class, Fault},
+    ids::{RequestId, TokenId, VaultId, WalletId},
+    networks::Payload,
+    wallet::{Wallet, WalletStatus},
+};
+
+use self::fees::{MovePlan, Spending};
+use crate::{
+    audit::AuditActor,
+    chain_rpc::ChainError,
+    commands::command_commit::CommandCommit,
+    requests::sweep_claim::SweepClaim,
+    services::Services,
+    store::{
+        Batch, CommitError, Precondition,
+        deposit_rows::{self, BalanceRow, CursorRow},
+        rows, sweep_rows,
+    },
+    vaults::{
+        admission::{Proposal, ProposalContent, admit},
+        vault_actors::VaultActors,
+    },
+};
+
+/// Steps of one wallet in one look: a sweep has no more.
+const STEPS: usize = 6;
+
+/// A coin or token of a wallet that was paid.
+pub struct DueAsset {
+    /// The token; `None`: the coin.
+    pub asset: Option<Account>,
+    /// The version of its row.
+    pub version: u64,
+    /// Whose wallet it is.
+    pub owner: AddressOwner,
+}
+
+/// A deposit wallet of which something may be swept.
+pub struct SweptWallet {
+    pub vaults: VaultActors,
+    /// Under the lease of the wallet's vault.
+    pub services: Services,
+    pub chain: FollowedChain,
+    pub account: Account,
+    pub wallet: WalletId,
+    pub vault: VaultId,
+    /// The sweep token.
+    pub token: TokenId,
+    pub route: SweepRoute,
+    pub rules: SweepRules,
+    /// Tokens first.
+    pub due: Vec<DueAsset>,
+}
+
+/// A sweep as the store has it.
+pub(super) struct StoredJob {
+    pub(super) job: SweepJob,
+    pub(super) version: u64,
+}
+
+impl SweptWallet {
+    /// Goes on as far as it can now. The sweep that is not over then.
+    ///
+    /// # Errors
+    /// When the store or a node does not answer; nothing was sent then that the store does not know of.
+    pub async fn advance(&self) -> Result<Option<SweepJob>, Fault> {
+        for _ in 0..STEPS {
+            let stored = self.services.load(&self.key()).await?;
+            let stored = stored.map(|(job, version)| StoredJob { job, version });
+            let goes_on = match &stored {
+                Some(stored) if !stored.job.is_over() => self.go_on(stored).await,
+                over => self.begin(over.as_ref(), None).await,
+            };
+            match goes_on {
+                Ok(true) => {}
+                Ok(false) => return Ok(stored.map(|it| it.job).filter(|job| !job.is_over())),
+                // The owner of the vault, or the follower, has written at the same time.
+                Err(fault) if *fault.class() == Class::Conflict => return Ok(None),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn key(&self) -> crate::store::Key {
+        sweep_rows::sweep(self.chain, self.account)
+    }
+
+    /// Whether there is more to do now.
+    async fn go_on(&self, stored: &StoredJob) -> Result<bool, Fault> {
+        let job = &stored.job;
+        match &job.state {
+            SweepState::Swept { .. } => Ok(false),
+            SweepState::Funding { request } | SweepState::Moving { request, .. } => {
+                self.look_at_request(stored, *request).await
+            }
+            SweepState::Paused { retry_at_ms, .. } => {
+                if self.services.now_ms() < *retry_at_ms {
+                    return Ok(false);
+                }
+                // Another coin or token of the wallet may go first.
+                if job.may_be_replaced()
+                    && self.due.len() > 1
+                    && self.begin(Some(stored), Some(job.asset)).await?
+                {
+                    return Ok(true);
+                }
+                self.write(stored, job.step(SweepEvent::RetryDue)?).await
+            }
+            SweepState::Due | SweepState::Funded => {
+                if job.may_be_replaced() && !self.is_worth(job.asset).await? {
+                    return self.begin(Some(stored), None).await;
+                }
+                self.send(stored).await
+            }
+        }
+    }
+
+    /// Whether there is still enough of a coin or token; where that is not known, it is looked at again.
+    async fn is_worth(&self, asset: Option<Account>) -> Result<bool, Fault> {
+        let Some(due) = self.due.iter().find(|due| due.asset == asset) else {
+            return Ok(false);
+        };
+        let Some(minimum) = self.minimum(due.asset) else {
+            return Ok(false);
+        };
+        let balance = self.final_balance(due.asset).await?;
+        Ok(balance.is_none_or(|balance| !balance.is_zero() && balance >= minimum))
+    }
+
+    /// The least amount that is swept; `None`: it is not swept.
+    fn minimum(&self, asset: Option<Account>) -> Option<U256> {
+        parse_u256(self.route.minimum(self.chain, asset)?).ok()
+    }
+
+    /// Begins a sweep of the first coin or token after this one that is worth it, and forgets those that are not.
+    async fn begin(
+        &self,
+        last: Option<&StoredJob>,
+        after: Option<Option<Account>>,
+    ) -> Result<bool, Fault> {
+        if !self.rules.enabled {
+            return Ok(false);
+        }
+        let place = after.and_then(|asset| self.due.iter().position(|due| due.asset == asset));
+        let (before, rest) = self
+            .due
+            .split_at(place.map_or(0, |place| place.saturating_add(1)));
+        for due in rest.iter().chain(before) {
+            let Some(balance) = self.final_balance(due.asset).await? else {
+                return Ok(false);
+            };
+            let Some(minimum) = self.minimum(due.asset) else {
+                continue;
+            };
+            if balance.is_zero() || balance < minimum {
+                self.forget(due).await?;
+                continue;
+            }
+            if after == Some(due.asset) {
+                return Ok(false);
+            }
+            let number = last.map_or(0, |last| last.job.number).saturating_add(1);
+            let next = SweepJob::new(number, due.asset, self.services.now_ms());
+            let version = last.map_or(0, |last| last.version);
+            return self.write_at(version, next).await;
+        }
+        Ok(false)
+    }
+
+    /// What the wallet has after the newest final block that was followed; `None` while that is not known.
+    pub(super) async fn final_balance(
+        &self,
+        asset: Option<Account>,
+    ) -> Result<Option<U256>, Fault> {
+        let cursor = deposit_rows::cursor(self.chain);
+        let Some((cursor, _)) = self.services.load::<CursorRow>(&cursor).await? else {
+            return Ok(None);
+        };
+        let Some((_, client)) = self.services.chains.follow(self.chain) else {
+            return Ok(None);
+        };
+        let Some(source) = client.blocks() else {
+            return Ok(None);
+        };
+        let question = [(self.account, asset)];
+        let answer = source.balances(cursor.finalized.number, &question).await;
+        let answer = answer.map_err(unavailable)?;
+        let balance = answer.balances.first().copied().flatten();
+        Ok(balance.map(U256::from_be_bytes))
+    }
+
+    /// Nothing is to be swept of it until something is paid again.
+    async fn forget(&self, due: &DueAsset) -> Result<(), Fault> {
+        let mut batch = Batch::new();
+        let key = sweep_rows::due(self.chain, self.account, due.asset);
+        batch.delete(key, Precondition::Version(due.version));
+        self.commit(batch).await
+    }
+
+    /// Makes the request of the next step, or says why there is none now.
+    async fn send(&self, stored: &StoredJob) -> Result<bool, Fault> {
+        if !self.rules.enabled {
+            return Ok(false);
+        }
+        let asset = stored.job.asset;
+        if self.is_unexplained(asset).await? {
+            return self.pause(stored, PauseReason::Unexplained).await;
+        }
+        let Some(target) = self.route.target.as_deref() else {
+            return Ok(false);
+        };
+        let spending = Spending {
+            swept: self,
+            target,
+            job: &stored.job,
+        };
+        let plan = match spending.plan().await {
+            Ok(plan) => plan,
+            Err(ChainError::Unknown(reason)) => return Err(Fault::unavailable(reason)),
+            Err(ChainError::Refused(refusal)) => {
+                let reason = PauseReason::Unavailable(refusal.reason);
+                return self.pause(stored, reason).await;
+            }
+        };
+        let id = stored.job.next_request(self.chain, self.account);
+        let (wallet, payload, event, what) = match plan {
+            MovePlan::Nothing => return Ok(false),
+            MovePlan::Pause(reason) => return self.pause(stored, reason).await,
+            MovePlan::TopUp { payload, amount } => {
+                let gas_wallet = self.rules.gas_wallet.unwrap_or(self.wallet);
+                let event = SweepEvent::TopUpRequested {
+                    request: id,
+                    amount,
+                };
+                (gas_wallet, payload, event, "coin for the fee of")
+            }
+            MovePlan::Move { payload, amount } => {
+                let event = SweepEvent::MoveRequested {
+                    request: id,
+                    amount,
+                };
+                (self.wallet, payload, event, "transfer to the target of")
+            }
+        };
+        let claim = SweepClaim {
+            request: id,
+            key: self.key(),
+            version: stored.version,
+            job: stored.job.step(event)?,
+        };
+        let notes = format!(
+            "made by the service: {what} sweep {} of deposit wallet {}",
+            stored.job.number,
+            self.account.text(self.chain.network()),
+        );
+        match self.admit(wallet, payload, claim, notes).await {
+            Ok(()) => Ok(true),
+            Err(fault) if matches!(fault.class(), Class::Unavailable | Class::Conflict) => {
+                Err(fault)
+            }
+            // What was refused was not stored, and the sweep is as before.
+            Err(fault) => {
+                let reason = PauseReason::Unavailable(fault.message().to_owned());
+                self.pause(stored, reason).await
+            }
+        }
+    }
+
+    async fn admit(
+        &self,
+        wallet: WalletId,
+        payload: Payload,
+        claim: SweepClaim,
+        notes: String,
+    ) -> Result<(), Fault> {
+        let (wallet, wallet_version): (Wallet, u64) = self.services.wallet(wallet).await?;
+        if wallet.status == WalletStatus::Archived {
+            return Err(Fault::new(
+                Class::WrongState,
+                format!("wallet {} is archived", wallet.address),
+            ));
+        }
+        let proposal = Proposal {
+            content: ProposalContent::Sweep { payload, claim },
+            wallet,
+            wallet_version,
+            notes: Some(notes),
+            token: self.token,
+            client_signer: None,
+            command_commit: CommandCommit::new(AuditActor::service(), None, None),
+        };
+        admit(&self.vaults, proposal).await?;
+        Ok(())
+    }
+
+    /// Whether reconciliation has found less than there must be.
+    async fn is_unexplained(&self, asset: Option<Account>) -> Result<bool, Fault> {
+        for asset in [asset, None] {
+            let key = deposit_rows::balance(self.chain, self.account, asset);
+            let found = self.services.load::<BalanceRow>(&key).await?;
+            if found.is_some_and(|(row, _)| row.missing != [0; 32]) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Pauses the sweep, and tells operators once it has waited for too long.
+    pub(super) async fn pause(
+        &self,
+        stored: &StoredJob,
+        reason: PauseReason,
+    ) -> Result<bool, Fault> {
+        let now_ms = self.services.now_ms();
+        let next = stored.job.step(SweepEvent::Blocked { reason, now_ms })?;
+        self.tell(&next, now_ms);
+        self.write(stored, next).await?;
+        Ok(false)
+    }
+
+    pub(super) fn tell(&self, job: &SweepJob, now_ms: u64) {
+        let SweepState::Paused { reason, .. } = &job.state else {
+            return;
+        };
+        let chain = self.chain;
+        let address = self.account.text(chain.network());
+        let waited_s = job
+            .blocked_since_ms
+            .map_or(0, |since| now_ms.saturating_sub(since))
+            / 1_000;
+        if waited_s >= self.rules.max_wait_s {
+            tracing::warn!(%chain, address, waited_s, %reason, "a sweep has waited for longer than maxWaitSeconds");
+        } else if job.pauses == 1 {
+            tracing::info!(%chain, address, %reason, "a sweep is paused");
+        }
+    }
+
+    pub(super) async fn write(&self, stored: &StoredJob, next: SweepJob) -> Result<bool, Fault> {
+        self.write_at(stored.version, next).await
+    }
+
+    async fn write_at(&self, version: u64, next: SweepJob) -> Result<bool, Fault> {
+        let mut batch = Batch::new();
+        self.put(&mut batch, version, &next)?;
+        self.commit(batch).await?;
+        Ok(true)
+    }
+
+    pub(super) fn put(
+        &self,
+        batch: &mut Batch,
+        version: u64,
+        next: &SweepJob,
+    ) -> Result<(), Fault> {
+        let expect = match version {
+            0 => Precondition::Absent,
+            version => Precondition::Version(version),
+        };
+        batch.put(self.key(), expect, rows::encode(next)?);
+        Ok(())
+    }
+
+    pub(super) async fn commit(&self, batch: Batch) -> Result<(), Fault> {
+        match self.services.store.commit(batch).await {
+            Ok(()) => Ok(()),
+            Err(CommitError::Conflict(_)) => Err(Fault::new(
+                Class::Conflict,
+                "the sweep was changed at the same time",
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn look_at_request(&self, stored: &StoredJob, id: RequestId) -> Result<bool, Fault> {
+        outcome::look(self, stored, id).await
+    }
+}
+
+pub(super) fn unavailable(error: ChainError) -> Fault {
+    Fault::unavailable(error.into_reason())
+}

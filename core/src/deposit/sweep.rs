@@ -1,0 +1,324 @@
+//! The sweep of one deposit wallet: what it waits for, and what may be sent next.
+//!
+//! ```text
+//! Due -> Funding -> Funded -> Moving -> Swept        (a token whose wallet has no coin for the fee)
+//! Due -> Moving -> Swept                             (the coin, or a wallet that can pay the fee)
+//! Due | Funded -> Paused -> Due | Funded             (something must change first)
+//! Funding | Moving -> Paused -> Due | Funded         (what was sent can never do what it was to do)
+//! ```
+//! One sweep moves one coin or token once, and is topped up once: the next request of a step is legal only when the
+//! last one is known to have moved nothing. `Swept` is the end; what comes later is another sweep.
+
+use std::fmt;
+
+use alloy_primitives::{U256, U512};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::transfer::{Account, FollowedChain};
+use crate::{fault::Fault, ids::RequestId};
+
+/// Separates these hashes from all others.
+const DOMAIN: &[u8] = b"covault sweep request 1\0";
+/// The shortest pause before something is tried again, in milliseconds.
+const FIRST_PAUSE_MS: u64 = 60_000;
+/// The longest one.
+const LONGEST_PAUSE_MS: u64 = 3_600_000;
+
+/// One sweep of a deposit wallet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepJob {
+    /// Which sweep of the wallet on this chain it is, from 1 on.
+    pub number: u64,
+    /// The token that is moved; `None`: the coin.
+    pub asset: Option<Account>,
+    /// When it began, in milliseconds since the Unix epoch.
+    pub began_at_ms: u64,
+    /// How many requests were made for it.
+    pub requests: u32,
+    /// How much coin it was topped up with, in the smallest unit, big-endian; `None`: it was not.
+    pub top_up: Option<[u8; 32]>,
+    /// When it was first paused, in milliseconds since the Unix epoch.
+    pub blocked_since_ms: Option<u64>,
+    /// How often it was paused: each pause is longer than the one before.
+    pub pauses: u32,
+    /// Where it stands.
+    pub state: SweepState,
+}
+
+/// Where a sweep stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SweepState {
+    /// There is something to move.
+    Due,
+    /// Coin for the fee is on its way from the gas wallet.
+    Funding {
+        /// The request that sends it.
+        request: RequestId,
+    },
+    /// The coin for the fee has arrived.
+    Funded,
+    /// What there is is on its way to the target.
+    Moving {
+        /// The request that sends it.
+        request: RequestId,
+        /// How much, in the smallest unit, big-endian.
+        amount: [u8; 32],
+    },
+    /// It is at the target for good.
+    Swept {
+        /// How much, in the smallest unit, big-endian.
+        amount: [u8; 32],
+    },
+    /// Something must change first; it goes on by itself.
+    Paused {
+        /// What.
+        reason: PauseReason,
+        /// When it is looked at again, in milliseconds since the Unix epoch.
+        retry_at_ms: u64,
+    },
+}
+
+/// Why a sweep is paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PauseReason {
+    /// A unit of gas costs more than the most that is allowed.
+    GasPrice {
+        /// What it costs now, in wei.
+        price: u128,
+    },
+    /// The fee would be too large a part of what is moved.
+    Cost,
+    /// The gas wallet cannot pay the top-up.
+    GasWalletEmpty,
+    /// The coin in the wallet is not enough for the fee now, and it was topped up already.
+    GasTooLow,
+    /// Less is there than the transfers explain: a person has to look at it.
+    Unexplained,
+    /// A request ended without having moved anything; why.
+    RequestFailed(String),
+    /// The request could not be made, or the nodes do not answer; why.
+    Unavailable(String),
+}
+
+impl fmt::Display for PauseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GasPrice { price } => {
+                write!(f, "gas costs {price} wei, more than maxGasPrice")
+            }
+            Self::Cost => f.write_str("the fee is more than maxCostPercent of the amount"),
+            Self::GasWalletEmpty => {
+                f.write_str("the gas wallet cannot pay the top-up; send coin to it")
+            }
+            Self::GasTooLow => f.write_str(
+                "the wallet's coin does not pay the fee now, and it was topped up already",
+            ),
+            Self::Unexplained => f.write_str(
+                "the wallet has less than its transfers explain; look at docs/runbook.md",
+            ),
+            Self::RequestFailed(reason) => write!(f, "the last request failed: {reason}"),
+            Self::Unavailable(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// What happened to a sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SweepEvent {
+    /// A request was made that sends so much coin from the gas wallet.
+    TopUpRequested {
+        /// It.
+        request: RequestId,
+        /// How much, in the smallest unit, big-endian.
+        amount: [u8; 32],
+    },
+    /// The coin has arrived in a block that is deep enough.
+    TopUpArrived,
+    /// A request was made that sends what there is to the target.
+    MoveRequested {
+        /// It.
+        request: RequestId,
+        /// How much, in the smallest unit, big-endian.
+        amount: [u8; 32],
+    },
+    /// A final block has the transfer to the target.
+    MoveFinal,
+    /// The last request has moved nothing, and never will; why.
+    RequestLost {
+        /// Why, in words for people.
+        reason: String,
+        /// The present time, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
+    /// Nothing can be sent now.
+    Blocked {
+        /// Why.
+        reason: PauseReason,
+        /// The present time, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
+    /// The pause is over.
+    RetryDue,
+}
+
+impl SweepJob {
+    /// A sweep of a coin or token.
+    pub fn new(number: u64, asset: Option<Account>, now_ms: u64) -> Self {
+        Self {
+            number,
+            asset,
+            began_at_ms: now_ms,
+            requests: 0,
+            top_up: None,
+            blocked_since_ms: None,
+            pauses: 0,
+            state: SweepState::Due,
+        }
+    }
+
+    /// The id of its next request: the same whoever makes it.
+    pub fn next_request(&self, chain: FollowedChain, account: Account) -> RequestId {
+        let hash: [u8; 32] = Sha256::new()
+            .chain_update(DOMAIN)
+            // The parts have fixed lengths.
+            .chain_update(chain.key())
+            .chain_update(account.0)
+            .chain_update(self.number.to_be_bytes())
+            .chain_update(self.requests.to_be_bytes())
+            .finalize()
+            .into();
+        RequestId::from_hash(hash)
+    }
+
+    /// Whether another coin or token of the wallet may be swept instead: nothing was sent for this one that may still
+    /// come, or that is meant for it.
+    pub fn may_be_replaced(&self) -> bool {
+        match self.state {
+            SweepState::Swept { .. } | SweepState::Due => self.top_up.is_none(),
+            SweepState::Paused { .. } => self.top_up.is_none(),
+            SweepState::Funding { .. } | SweepState::Funded | SweepState::Moving { .. } => false,
+        }
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, SweepState::Swept { .. })
+    }
+
+    /// Where an event leads.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it cannot happen: above all a second transfer, or a second top-up.
+    pub fn step(&self, event: SweepEvent) -> Result<Self, Fault> {
+        use {SweepEvent as Event, SweepState as State};
+        let mut next = self.clone();
+        match (&self.state, event) {
+            (State::Due, Event::TopUpRequested { request, amount }) if self.top_up.is_none() => {
+                next.top_up = Some(amount);
+                next.requests = self.requests.saturating_add(1);
+                next.state = State::Funding { request };
+            }
+            (State::Funding { .. }, Event::TopUpArrived) => next.state = State::Funded,
+            (State::Due | State::Funded, Event::MoveRequested { request, amount }) => {
+                next.requests = self.requests.saturating_add(1);
+                next.state = State::Moving { request, amount };
+            }
+            (State::Moving { amount, .. }, Event::MoveFinal) => {
+                next.state = State::Swept { amount: *amount };
+                next.blocked_since_ms = None;
+                next.pauses = 0;
+            }
+            (State::Funding { .. }, Event::RequestLost { reason, now_ms }) => {
+                next.top_up = None;
+                next.pause(PauseReason::RequestFailed(reason), now_ms);
+            }
+            (State::Moving { .. }, Event::RequestLost { reason, now_ms }) => {
+                next.pause(PauseReason::RequestFailed(reason), now_ms);
+            }
+            (State::Due | State::Funded, Event::Blocked { reason, now_ms }) => {
+                next.pause(reason, now_ms);
+            }
+            (State::Paused { .. }, Event::RetryDue) => {
+                next.state = match self.top_up {
+                    Some(_) => State::Funded,
+                    None => State::Due,
+                };
+            }
+            (state, event) => {
+                return Err(Fault::bug(format!(
+                    "a sweep that is {state:?} got {event:?}"
+                )));
+            }
+        }
+        Ok(next)
+    }
+
+    fn pause(&mut self, reason: PauseReason, now_ms: u64) {
+        let factor = 1_u64.checked_shl(self.pauses.min(16)).unwrap_or(1);
+        let pause_ms = FIRST_PAUSE_MS.saturating_mul(factor).min(LONGEST_PAUSE_MS);
+        self.pauses = self.pauses.saturating_add(1);
+        self.blocked_since_ms = self.blocked_since_ms.or(Some(now_ms));
+        self.state = SweepState::Paused {
+            reason,
+            retry_at_ms: now_ms.saturating_add(pause_ms),
+        };
+    }
+}
+
+/// What gas costs now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GasCost {
+    /// Gas that the transaction may use.
+    pub limit: u64,
+    /// Price of a unit of gas that a block takes now, in wei.
+    pub price: u128,
+    /// What the chain takes beside gas, for its data elsewhere, in wei.
+    pub data_fee: u128,
+}
+
+impl GasCost {
+    /// All of it, in wei.
+    pub fn total(&self) -> U256 {
+        let gas = U256::from(self.limit).saturating_mul(U256::from(self.price));
+        gas.saturating_add(U256::from(self.data_fee))
+    }
+
+    /// How much is sent of a balance of the coin so that nothing is left but the part of the data fee that is not
+    /// taken; `None` when the fee takes all.
+    pub fn rest_of(&self, balance: U256) -> Option<U256> {
+        let rest = balance.checked_sub(self.total())?;
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    /// How much coin a wallet lacks for it, with a quarter more for gas that gets dearer; `None` when it lacks nothing.
+    pub fn missing(&self, balance: U256) -> Option<U256> {
+        if balance >= self.total() {
+            return None;
+        }
+        let gas = U256::from(self.limit).saturating_mul(U256::from(self.price));
+        let wanted = gas
+            .saturating_add(gas / U256::from(4))
+            .saturating_add(U256::from(self.data_fee));
+        Some(wanted.saturating_sub(balance))
+    }
+
+    /// Whether it is more than so many percent of an amount.
+    pub fn exceeds(&self, percent: u32, amount: U256) -> bool {
+        let cost = U512::from(self.total()).saturating_mul(U512::from(100));
+        cost > U512::from(amount).saturating_mul(U512::from(percent))
+    }
+
+    /// The most that a unit of gas may cost when the coin of the wallet is all there is, up to so much; `None` when it
+    /// does not pay the present price.
+    pub fn affordable(&self, balance: U256, most: u128) -> Option<u128> {
+        let gas = balance.checked_sub(U256::from(self.data_fee))?;
+        let price = gas.checked_div(U256::from(self.limit))?;
+        let price = u128::try_from(price).unwrap_or(u128::MAX).min(most);
+        (price >= self.price).then_some(price)
+    }
+}
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;
