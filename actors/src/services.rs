@@ -35,7 +35,7 @@ use crate::{
     store::{Key, Store, rows},
     tasks::Tasks,
     tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
-    void_answers::RefusedVoid,
+    void_answers::{EndedLooks, RefusedVoid},
     webhooks::WebhookParts,
 };
 
@@ -138,6 +138,8 @@ pub struct Shared {
     pub tasks: Tasks,
     /// What nodes have said of refused transactions that never come.
     pub refused_void: RefusedVoid,
+    /// Whose refused transactions are asked about beside its requests.
+    pub ended_looks: EndedLooks,
     /// Who is told what happens.
     pub listeners: Listeners,
 }
@@ -177,6 +179,7 @@ impl Services {
             console_key: OnceCell::new(),
             tasks: Tasks::default(),
             refused_void: RefusedVoid::default(),
+            ended_looks: EndedLooks::default(),
             listeners,
         };
         Self {

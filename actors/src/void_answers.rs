@@ -1,13 +1,18 @@
 //! Nodes that say that a transaction never comes are believed when they go on saying it: those that answer now may all be
 //! behind the one that has it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use covault_core::ids::RequestId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// So many of them, one after the other, it takes at least.
+use crate::account::ChainAccount;
+
+/// So many of them, one after the other and each a part of that time after the one before, it takes at least.
 const MIN_ANSWERS: u32 = 4;
 /// After so long without one it begins anew: what was said in between nobody here has heard.
 const MOST_PAUSE: Duration = Duration::from_secs(600);
@@ -17,6 +22,8 @@ const MOST_PAUSE: Duration = Duration::from_secs(600);
 pub struct VoidAnswers {
     since: Instant,
     last: Instant,
+    /// When the last one came that counts.
+    counted: Instant,
     count: u32,
 }
 
@@ -27,15 +34,21 @@ impl VoidAnswers {
         Self {
             since: now,
             last: now,
+            counted: now,
             count: 0,
         }
     }
 
-    /// One more. True when they count by now: they have said so for `settling_ms`, several times.
+    /// One more. True when they count by now: they have said so for `settling_ms`, at several times. Those that come at
+    /// once, as several requests ask, are one.
     pub fn add(&mut self, settling_ms: u64) -> bool {
+        let settling = Duration::from_millis(settling_ms);
         self.last = Instant::now();
-        self.count = self.count.saturating_add(1);
-        self.count >= MIN_ANSWERS && self.since.elapsed() >= Duration::from_millis(settling_ms)
+        if self.count == 0 || self.counted.elapsed() >= settling / MIN_ANSWERS {
+            self.counted = self.last;
+            self.count = self.count.saturating_add(1);
+        }
+        self.count >= MIN_ANSWERS && self.since.elapsed() >= settling
     }
 }
 
@@ -58,6 +71,22 @@ impl RefusedVoid {
     }
 }
 
+/// The accounts whose refused transactions are asked about beside their requests.
+#[derive(Default)]
+pub struct EndedLooks(Mutex<HashSet<ChainAccount>>);
+
+impl EndedLooks {
+    /// A look at those of this account begins. False while there is one.
+    pub fn begin(&self, account: &ChainAccount) -> bool {
+        self.0.lock().insert(account.clone())
+    }
+
+    /// It has ended.
+    pub fn end(&self, account: &ChainAccount) {
+        self.0.lock().remove(account);
+    }
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
@@ -71,7 +100,14 @@ mod tests {
         for _ in 0..10 {
             assert!(!refused.add(request, 180_000));
         }
-        pass(180).await;
+        pass(170).await;
+        // As many requests ask at once: at two times, however many they are.
+        for _ in 0..10 {
+            assert!(!refused.add(request, 180_000));
+        }
+        pass(45).await;
+        assert!(!refused.add(request, 180_000));
+        pass(45).await;
         assert!(refused.add(request, 180_000));
         // For long, and not often: something else was said in between.
         refused.clear(request);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use covault_actors::operations::{GetSigningRequestList, ListStuckRequests};
+use covault_actors::operations::{
+    ForgetRefusedTransaction, GetSigningRequestList, ListStuckRequests,
+};
 use covault_core::{
     moment,
     schema::{
@@ -93,6 +95,14 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
+    /// Forget the refused transaction of a request, so that the same payment is signed again. If that transaction comes after
+    /// all, both are paid: look its hash up at a node that you trust first.
+    ForgetRefused {
+        /// UUID of the request that failed because the chain's nodes refused its transaction.
+        uuid: String,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -157,6 +167,13 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 return Ok(());
             }
             print_line(stuck_requests(&stuck));
+            Ok(())
+        }
+        Command::ForgetRefused { uuid, orchestrator } => {
+            let request = admin::ForgetRefusedTransactionRequest { uuid };
+            let client = orchestrator.client()?;
+            let forgotten = client.call::<ForgetRefusedTransaction>(&request).await?;
+            print_line(format!("forgot {}", forgotten.tx_hashes.join(", ")));
             Ok(())
         }
     }

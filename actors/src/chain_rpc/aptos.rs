@@ -345,12 +345,12 @@ impl AptosNode {
         let path = format!("/accounts/{}/transactions", sent.sender);
         let start = sent.sequence_number.to_string();
         let call = NodeRequest::get(&path, &[("start", &start), ("limit", "1")]);
-        let answer = self.rest.ask(call).await.ok()?;
-        let found = answer
-            .json::<Vec<AccountTransaction>>()?
-            .into_iter()
-            .next()?;
-        (number(&found.sequence_number)? == sent.sequence_number).then_some(found.hash)
+        let read = |answer: &NodeResponse| {
+            let found = answer.json::<Vec<AccountTransaction>>()?;
+            let found = found.into_iter().next()?;
+            (number(&found.sequence_number)? == sent.sequence_number).then_some(found.hash)
+        };
+        self.rest.query_quorum(call, read).await.ok()
     }
 
     /// Whether the chain's clock has passed the transaction's end, and by enough.

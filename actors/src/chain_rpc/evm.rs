@@ -42,7 +42,7 @@ use super::{
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
     resolve_refusal,
     simulation::revert_reason,
-    witnessed::is_witnessed,
+    witnessed::{is_witnessed, witnessed},
 };
 
 /// Selector of `balanceOf(address)` (EIP-20).
@@ -264,20 +264,22 @@ impl EvmNode {
         };
         let SentTransaction { from, nonce, .. } = &sent;
         match self.final_number(from).await {
-            Ok((next, height)) if next > *nonce => match self.find_by_number(&sent, height).await {
-                Some(hash) if hash == broadcast_request.signed.tx_hash => {
-                    BroadcastOutcome::Accepted
+            Ok((next, height)) if next > *nonce => {
+                match witnessed(self.find_by_number(&sent, height)).await {
+                    Some(hash) if hash == broadcast_request.signed.tx_hash => {
+                        BroadcastOutcome::Accepted
+                    }
+                    by => {
+                        let by = by.map_or_else(
+                            || "another transaction of the account".to_owned(),
+                            |hash| format!("the transaction {hash}"),
+                        );
+                        let reason = format!("nonce {nonce} was used by {by}, which is final");
+                        let refusal = ChainRefusal { reason, ..refusal };
+                        BroadcastOutcome::Doubtful(refusal, Standing::Void)
+                    }
                 }
-                by => {
-                    let by = by.map_or_else(
-                        || "another transaction of the account".to_owned(),
-                        |hash| format!("the transaction {hash}"),
-                    );
-                    let reason = format!("nonce {nonce} was used by {by}, which is final");
-                    let refusal = ChainRefusal { reason, ..refusal };
-                    BroadcastOutcome::Doubtful(refusal, Standing::Void)
-                }
-            },
+            }
             Ok(_) => {
                 let standing = if speaks_of_number(error) {
                     Standing::Passed
@@ -404,11 +406,13 @@ impl EvmNode {
             from.is_some_and(|from| from.eq_ignore_ascii_case(&sent.from))
                 && number_in(transaction, "nonce") == Some(sent.nonce)
         };
+        let hash = |block: &Value| {
+            let transactions = block.get("transactions")?.as_array()?;
+            let hash = transactions.iter().find(is_it)?.get("hash")?.as_str()?;
+            Some(hash.to_owned())
+        };
         let call = RpcCall("eth_getBlockByNumber", json!([format!("{with:#x}"), true]));
-        let block = self.rpc.ask(call).await.ok()?;
-        let transactions = block.get("transactions")?.as_array()?;
-        let hash = transactions.iter().find(is_it)?.get("hash")?.as_str()?;
-        Some(hash.to_owned())
+        self.rpc.query_quorum(call, hash).await.ok()
     }
 
     /// The same question about several hashes: what is said to each, by one node, or by as many as have to agree.

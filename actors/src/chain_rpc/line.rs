@@ -93,6 +93,11 @@ impl CallsOf {
         CALLS.try_with(|of| *of).unwrap_or(Self::SERVICE)
     }
 
+    /// Has the calls of `work` be of these, in another task.
+    pub(super) fn scope<F: Future>(self, work: F) -> impl Future<Output = F::Output> {
+        CALLS.scope(self, work)
+    }
+
     fn class(&self) -> Class {
         match self.accepted_ms {
             Some(_) => Class::Request,

@@ -31,7 +31,7 @@ use reqwest::{
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
 use secrecy::ExposeSecret as _;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     answers::{self, AnswerBody},
@@ -44,6 +44,8 @@ use super::{
 
 pub use submit::{Objection, ObjectionKind};
 
+/// So many transactions that other nodes have taken wait for their turn at a node.
+const MOST_PASSED_ON: usize = 256;
 /// Cannot happen: what says something was kept.
 const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
@@ -117,6 +119,8 @@ struct PoolNode {
     timeout: Duration,
     health: NodeHealth,
     line: CallLine,
+    /// Room for what other nodes have taken before it.
+    passed_on: Arc<Semaphore>,
     /// It has said that it is on the right chain.
     checked: AtomicBool,
     /// The call that asks it now.
@@ -233,6 +237,7 @@ impl NodePool {
                     timeout,
                     health: NodeHealth::default(),
                     line: CallLine::new(ports.calls_per_node),
+                    passed_on: Arc::new(Semaphore::new(MOST_PASSED_ON)),
                     checked: AtomicBool::new(false),
                     checking: Mutex::default(),
                     longest: Arc::clone(&longest),

@@ -24,6 +24,7 @@ mod create_vault;
 mod create_wallet;
 mod estimate_fee;
 mod execute_signing_requests;
+mod forget_refused_transaction;
 mod get_backup_part;
 mod get_balance;
 mod get_batch_payment;
@@ -121,6 +122,7 @@ operations! {
     create_wallet::CreateWallet,
     estimate_fee::EstimateFee,
     execute_signing_requests::ExecuteSigningRequests,
+    forget_refused_transaction::ForgetRefusedTransaction,
     get_backup_part::GetBackupPart,
     get_balance::GetBalance,
     get_batch_payment::GetBatchPayment,

@@ -91,6 +91,19 @@ pub fn candidate_inputs(
     candidate_inputs.unwrap_or_default()
 }
 
+/// What a transaction uses up that its client has built; empty where it cannot be built, which its draft says.
+pub fn uses(
+    network: Network,
+    payload: &Payload,
+    chain_data: &ChainData,
+    public_key: &[u8],
+) -> Vec<Resource> {
+    let rules = network.rules();
+    let unsigned = rules.build(payload, chain_data, public_key);
+    let uses = unsigned.and_then(|unsigned| rules.reservations(payload, &unsigned));
+    uses.unwrap_or_default()
+}
+
 /// What nodes said, with prices at which they take the transaction in the place of those that have its number or
 /// the outputs that it names already, where the client named that and no price.
 ///

@@ -95,19 +95,22 @@ pub struct RefusedRow {
     pub signed: Signed,
     /// When it was built, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
-    /// That it is on the chain after all, or may be; `None` while nobody knows that.
+    /// So many older ones of the same payment, of which the chain takes one at most together with it, were refused too and
+    /// are not kept.
+    pub unkept: u64,
+    /// That it is on the chain after all; `None` while nobody knows that.
     pub late: Option<LateRow>,
 }
 
-/// A refused transaction that is on the chain after all, or may be.
+/// A refused transaction that is on the chain after all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateRow {
     /// Since when that is known, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The request that failed for it, so that its client hears of it.
-    pub told: RequestId,
-    /// Whether a block has it; else nodes do not show what became of it.
-    pub is_certain: bool,
+    /// The request that failed for it, so that its client hears of it; `None` where none was to be built then.
+    pub told: Option<RequestId>,
+    /// Of several transactions in one request only some are.
+    pub is_partial: bool,
 }
 
 /// The requests that are to replace the transaction of another one, or of each other: of all these transactions the

@@ -469,13 +469,14 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
             tx_hash: "0x12".into(),
         },
         sent_at_ms: 2,
+        unkept: 5,
         late: None,
     };
     check("refused-number-v1", &refused);
     let late = LateRow {
         at_ms: 3,
-        told: RequestId::from_bytes([4; 16]),
-        is_certain: true,
+        told: Some(RequestId::from_bytes([4; 16])),
+        is_partial: true,
     };
     let late = RefusedRow {
         late: Some(late),

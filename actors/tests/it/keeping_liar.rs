@@ -43,6 +43,8 @@ struct Liar {
     counts: AtomicU64,
     /// It says nothing.
     is_silent: AtomicBool,
+    /// It shows this in place of every whole block.
+    block: Mutex<Option<Value>>,
     kept: Mutex<Vec<Value>>,
 }
 
@@ -64,6 +66,10 @@ impl Liar {
                         if liar.hides.load(Ordering::SeqCst) =>
                     {
                         Way::Answered(Value::Null)
+                    }
+                    "eth_getBlockByNumber" if call["params"][1] == true => {
+                        let block = liar.block.lock().unwrap().clone();
+                        block.map_or(Way::Open, Way::Answered)
                     }
                     "eth_getTransactionCount" if count > 0 => {
                         Way::Answered(json!(format!("{count:#x}")))
@@ -450,10 +456,15 @@ async fn a_payment_made_again__should_wait_while_another_one_has_its_refused_num
         let words = "the same payment was refused with nonce 0, which request";
         waits_for(&gateway, &again, words).await;
         if comes {
-            // The first one takes the place of the other one.
+            // The first one takes the place of the other one, and its liar names a third.
+            let third = format!("0x{}", "77".repeat(32));
+            let named = json!([{"from": address, "nonce": "0x0", "hash": third}]);
+            *liar.block.lock().unwrap() = Some(json!({"transactions": named}));
             liar.takes_over(&anvil).await;
             anvil.mine(128).await;
             until_status(&gateway, &other, Status::Replaced).await;
+            let shown = details(&gateway, &other).await.transaction_state.unwrap();
+            assert_eq!(shown.replaced_by, "", "one node's word");
             fails_as_paid(&gateway, &again, &refused).await;
             anvil.mine(1).await;
             assert_eq!(anvil.received().await, "0x5", "paid once");
@@ -523,6 +534,15 @@ async fn what_pays_something_else__should_go_on_while_one_node_hides_a_refused_t
     assert_eq!(outcome(&gateway, &other).await.error, None);
     anvil.mine(1).await;
     assert_eq!(anvil.received().await, "0xb");
+    // However long it does: what pays the same waits on.
+    world.pass(3 * 86_400_000);
+    let more = create(&gateway, other_payment(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &more).await.error, None);
+    let words = format!("covault request forget-refused {refused}");
+    let third = create(&gateway, send(&address)).await.uuid;
+    for uuid in [&again, &third] {
+        waits_for(&gateway, uuid, &words).await;
+    }
     liar.hides.store(false, Ordering::SeqCst);
     fails_as_paid(&gateway, &again, &refused).await;
 }

@@ -11,6 +11,7 @@ use covault_actors::{
     store::{KeySpace, Scan},
 };
 use covault_core::{
+    ids::RequestId,
     networks::Network,
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind,
@@ -355,6 +356,35 @@ async fn a_payment_that_is_made_again_alone__should_go_once_the_refused_one_is_o
         assert_eq!(paid.error, None, "{network:?}");
         assert_eq!((it.chain.next(), it.chain.taken()), (8, vec![paid.tx_hash]));
     }
+}
+
+/// A program repeats what its wallet cannot pay. Of what the chain takes once the newest are remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_refusals_of_one_payment__should_be_few_rows() {
+    let it = Numbered::start(Network::Stellar, World::new()).await;
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 100);
+    let remembered = async || it.world.store.scan(&all).await.unwrap().len();
+    it.chain.refuses_all.store(true, Ordering::SeqCst);
+    let mut newest = String::new();
+    for _ in 0..40 {
+        newest = it.pay().await;
+        failed(&it.gateway, &newest).await;
+        pass(&it.world, 1_000);
+    }
+    // The last one came after the newest were left.
+    assert_eq!(remembered().await, 17);
+    let rows = it.world.store.scan(&all).await.unwrap();
+    let newest: RequestId = newest.parse().unwrap();
+    assert!(
+        rows.iter()
+            .any(|(key, _)| key.bytes.ends_with(newest.as_bytes()))
+    );
+    it.chain.refuses_all.store(false, Ordering::SeqCst);
+    let paid = it.pay().await;
+    until_status(&it.gateway, &paid, Status::Final).await;
+    // The number of all of them is used for good.
+    assert_eq!(outcome(&it.gateway, &it.pay().await).await.error, None);
+    assert_eq!((it.chain.next(), remembered().await), (9, 0));
 }
 
 /// An envelope of another source, of which this address pays itself 5: in XDR by hand.

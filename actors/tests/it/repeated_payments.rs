@@ -10,11 +10,12 @@ use covault_actors::{
         TransactionSighting,
     },
     gateway::Gateway,
-    operations::RejectSigningRequest,
+    operations::{ForgetRefusedTransaction, RejectSigningRequest},
     store::{Batch, Key, KeySpace, Precondition, Scan},
 };
 use covault_core::{
     networks::{ChainData, Network, Payload, Signed, WireKind},
+    schema::admin,
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind, signing_request,
         transaction_state::Status,
@@ -28,6 +29,7 @@ use crate::{
     evm_anvil::Anvil,
     http_double::{self, HttpResponse},
     keeping_liar::{honest, patient},
+    rebroadcast::noted,
     reservations::pay,
     timed_double::TimedDouble,
     tracker::{until, until_status},
@@ -228,6 +230,71 @@ async fn a_payment_made_again__should_fail_unsigned_where_nodes_never_agree_on_t
     }
 }
 
+/// One node has sent it, and says for days that it is nowhere: two have to say what became of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_one_node_hides__should_not_be_paid_after_days_until_an_operator_says_so() {
+    for it in Timed::all().await {
+        let (refused, hash) = it.refused().await;
+        assert!(it.chain.takes_what_it_kept(&hash));
+        it.chain.is_blind.store(true, Ordering::SeqCst);
+        it.world.pass(8 * 86_400_000);
+        // Others go on, and nothing is forgotten for these.
+        let other = it.pay("6").await;
+        assert_eq!(outcome(&it.gateway, &other).await.error, None, "{}", it.key);
+        let words = format!("covault request forget-refused {refused}");
+        let again = it.pay("5").await;
+        waits_for(&it.gateway, &again, &words).await;
+        it.world.pass(2 * 86_400_000);
+        let third = it.pay("5").await;
+        waits_for(&it.gateway, &third, &words).await;
+        assert_eq!(it.chain.sent().len(), 2, "{}", it.key);
+        assert!(!noted(&it.world, "MinedLate", &hash).await);
+        let forget = |uuid: &str| admin::ForgetRefusedTransactionRequest {
+            uuid: uuid.to_owned(),
+        };
+        let call =
+            async |asked| call::<ForgetRefusedTransaction>(&it.gateway, &admin(), asked).await;
+        assert_eq!(
+            call(forget(&refused)).await.unwrap().tx_hashes,
+            [hash.clone()]
+        );
+        assert!(noted(&it.world, "RefusedForgotten", &hash).await);
+        let nothing = call(forget(&refused)).await.unwrap_err();
+        assert_eq!(
+            nothing.message(),
+            "uuid: no transaction of this request is remembered as refused"
+        );
+        for uuid in [&again, &third] {
+            assert_eq!(outcome(&it.gateway, uuid).await.error, None, "{}", it.key);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_became_of_a_refused_payment__should_be_found_out_beside_other_payments() {
+    for comes in [true, false] {
+        for it in Timed::all().await {
+            let (refused, hash) = it.refused().await;
+            if comes {
+                assert!(it.chain.takes_what_it_kept(&hash));
+            }
+            it.world.pass(3 * 86_400_000);
+            let other = it.pay("6").await;
+            assert_eq!(outcome(&it.gateway, &other).await.error, None, "{}", it.key);
+            if comes {
+                until_status(&it.gateway, &refused, Status::Final).await;
+                let again = it.pay("5").await;
+                assert!(failed(&it.gateway, &again).await.contains(&hash));
+                // It is over a day later, whatever is paid.
+                it.world.pass(86_400_000);
+                let other = it.pay("7").await;
+                assert_eq!(outcome(&it.gateway, &other).await.error, None);
+            }
+            until(async || remembered(&it.world).await == 0).await;
+        }
+    }
+}
+
 /// Nothing ties two transactions of TRON together, and its node is asked in several calls, which several nodes behind one
 /// address may answer: one that is behind says that it is nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,6 +352,42 @@ async fn equal_payments_with_numbers_of_their_own__should_be_made_again_after_bo
     }
     anvil.mine(1).await;
     assert_eq!(anvil.received().await, "0xa");
+}
+
+/// A contract decides what it does, and another number or fee makes it no other call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_made_again__should_have_the_number_that_it_was_refused_with() {
+    let (anvil, world) = (Anvil::start().await, patient());
+    let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
+    let address = anvil.wallet(&gateway).await;
+    let funds = |value: &str| anvil.call("anvil_setBalance", json!([address, value]));
+    let call = |nonce, limit: &str| {
+        let payment = send_native(&address);
+        Kind::EvmSendCustom(wire::EvmSendCustom {
+            chain_id: payment.chain_id,
+            from: payment.from,
+            to: payment.to,
+            value: payment.value,
+            input: vec![1],
+            gas_fee: Some(wire::EvmGas {
+                gas_limit: Some(limit.into()),
+                ..Default::default()
+            }),
+            nonce,
+        })
+    };
+    // Enough for the call when it is tried, and not for its fee.
+    funds("0xa").await;
+    let refused = create(&gateway, call(Some(0), "50000")).await.uuid;
+    failed(&gateway, &refused).await;
+    funds("0xde0b6b3a7640000").await;
+    let named = create(&gateway, call(Some(1), "60000")).await.uuid;
+    let reason = failed(&gateway, &named).await;
+    assert!(reason.contains("was refused with nonce 0"), "{reason}");
+    let again = create(&gateway, call(None, "60000")).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    anvil.mine(1).await;
+    assert_eq!(anvil.received().await, "0x5");
 }
 
 /// The transactions that the double of Bitcoin was handed, with their hashes.

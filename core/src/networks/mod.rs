@@ -41,7 +41,7 @@ pub use self::{
     },
 };
 use self::{
-    outflow::{AccountChange, Outflow},
+    outflow::{AccountChange, ContentKind, Outflow},
     payload::echo,
 };
 use crate::{
@@ -253,6 +253,18 @@ impl Payload {
     /// What a signature over the payload lets leave a wallet of the network `wallet`.
     pub fn outflow(&self, wallet: Network) -> Outflow {
         self.family().outflow(wallet)
+    }
+
+    /// Whether both, of a wallet of the network `wallet`, pay or do the same, whatever number, fee and time each of them has.
+    pub fn does_the_same(&self, other: &Self, wallet: Network) -> bool {
+        let outflow = self.outflow(wallet);
+        if self == other
+            || outflow.nature == ContentKind::Transfer && outflow == other.outflow(wallet)
+        {
+            return true;
+        }
+        let purpose = self.family().purpose();
+        purpose.is_some() && purpose == other.family().purpose() && self.from() == other.from()
     }
 
     /// What a signature over the payload changes about who may sign for the wallet.

@@ -1,5 +1,7 @@
 //! Where transactions are that were sent.
 
+use std::collections::BTreeSet;
+
 use bitcoin::{Transaction, consensus::encode::deserialize_hex};
 use serde_json::{Value, json};
 
@@ -133,15 +135,20 @@ impl BitcoinNode {
     /// The transaction in a block that spends the same, where a node's wallet knows.
     async fn conflicting(&self, transaction: &TrackedTransaction) -> Option<String> {
         let ask = RpcBatch::wallet().and("gettransaction", json!([transaction.signed.tx_hash]));
-        let said = self.rpc.ask(ask).await.ok()?;
-        let in_wallet = said.first()?.as_ref().ok()?;
-        let others = in_wallet.get("walletconflicts")?.as_array()?;
-        let others: Vec<&str> = others.iter().filter_map(Value::as_str).collect();
+        let conflicts = |said: &Vec<BitcoinRpcResult>| {
+            let in_wallet = said.first()?.as_ref().ok()?;
+            let others = in_wallet.get("walletconflicts")?.as_array()?;
+            let others = others.iter().filter_map(Value::as_str).map(str::to_owned);
+            Some(others.collect::<BTreeSet<String>>())
+        };
+        let others = self.rpc.query_quorum(ask, conflicts).await.ok()?;
+        let in_block = |said: &Vec<BitcoinRpcResult>| {
+            let mut found = others.iter().zip(said);
+            let (by, _) = found.find(|(_, said)| said.as_ref().is_ok_and(is_in_block))?;
+            Some(by.clone())
+        };
         let ask = RpcBatch::wallet().each(&others, "gettransaction", |other| json!([other]));
-        let said = self.rpc.ask(ask).await.ok()?;
-        let mut found = others.iter().zip(said);
-        let (by, _) = found.find(|(_, said)| said.as_ref().is_ok_and(is_in_block))?;
-        Some((*by).to_owned())
+        self.rpc.query_quorum(ask, in_block).await.ok()
     }
 
     /// Whether a block has spent what a transaction spends that no node has, and this one did not, or has replaced what was

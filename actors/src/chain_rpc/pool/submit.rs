@@ -10,9 +10,12 @@ use futures::future::join_all;
 use super::{NodeFailure, NodePool, PoolError};
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
-    line::is_of_request,
+    line::{CallsOf, is_of_request},
     tries::{self, SendTry},
 };
+
+/// What is passed on waits for its turn at a node so many times as long as a call takes at most.
+const PASSED_ON_PATIENCE: u32 = 3;
 
 /// Why a node does not take what is sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,21 +149,28 @@ impl NodePool {
         (VecDeque::new(), Err(error), doubt)
     }
 
-    /// Sends to the others, too, what a node did not object to, in tasks of their own: that one may keep it to itself, and deny it
-    /// or call it final until it is too late. What the others say changes nothing.
+    /// Sends to the others, too, what a node did not object to, in tasks of their own and in the place of its request: that one
+    /// may keep it to itself, and deny it or call it final until it is too late. What the others say changes nothing. One that
+    /// is slow is left out while so much waits for it; what it does not get the tracker sends.
     fn pass_on(&self, others: impl IntoIterator<Item = usize>, call: &NodeRequest) {
+        let patience = Some(self.timeout.saturating_mul(PASSED_ON_PATIENCE));
         for index in others {
             let Some(node) = self.nodes.get(index).map(Arc::clone) else {
                 continue;
             };
-            let (call, check, patience) = (call.clone(), self.check.clone(), self.patience(0));
-            tokio::spawn(async move {
+            let Ok(place) = Arc::clone(&node.passed_on).try_acquire_owned() else {
+                continue;
+            };
+            let (call, check) = (call.clone(), self.check.clone());
+            let work = async move {
                 if node.on_this_chain(check.as_ref()).await.is_ok() {
                     let _ = node
                         .exchange(patience, &call, &mut |_| ParsedResponse::Value(()))
                         .await;
                 }
-            });
+                drop(place);
+            };
+            tokio::spawn(CallsOf::present().scope(work));
         }
     }
 

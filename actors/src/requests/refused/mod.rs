@@ -10,27 +10,32 @@
 //!   time of the refused one is over ([`unnumbered`]).
 //!
 //! Where nodes show that the refused one has come after all, the request fails with its hash, unsigned
-//! (docs/decisions/0030-doubt-about-a-broadcast.md).
+//! (docs/decisions/0030-doubt-about-a-broadcast.md). It is forgotten when as many nodes as it takes to end something say what
+//! became of it, or an operator says so ([`forgetting`]), and by no time alone.
 
+mod ended;
+pub mod forgetting;
 mod numbers;
 mod unnumbered;
+
+use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::RequestId,
-    networks::{Payload, Resource, outflow::ContentKind},
+    networks::{Payload, Resource},
     request::{Draft, SigningRequest},
 };
 
 pub use self::{
     numbers::{Demand, check_named_number, next_number},
-    unnumbered::{required_inputs, still_open},
+    unnumbered::{EarlierPayment, required_inputs, still_open},
 };
 use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    chain_rpc::TrackedTransaction,
+    chain_rpc::{ChainClient, TrackedTransaction},
     services::Services,
     store::{
         Batch, CommitError, Key, KeySpace, Precondition, Scan,
@@ -42,9 +47,12 @@ use crate::{
 const PAGE: usize = 256;
 /// Most refused transactions that nodes are asked about in one look; the next one asks about more.
 const ASKED: usize = 32;
-/// For how long a payment is refused that is the same as one which failed and was mined later; and for how long
-/// what pays the same waits while no node shows what became of that. In milliseconds: a day.
+/// For how long a payment is refused that is the same as one which failed and was mined later, in milliseconds: a day.
 const MEMORY_MS: u64 = 86_400_000;
+/// So many refused transactions of one payment are kept of which the chain takes one at most; older ones are only counted.
+const MOST_ALIKE: usize = 16;
+/// So many of an account are kept, the newest of them.
+const MOST_KEPT: usize = 1_024;
 
 /// Why a request is not built now.
 pub enum RepeatBlocker {
@@ -62,6 +70,9 @@ pub struct NextRequest<'a> {
     pub payload: &'a Payload,
     /// Its account.
     pub account: &'a ChainAccount,
+    /// Its client has built it, with all that it uses up: the very same payload is the very same transaction, which the
+    /// chain takes once.
+    pub is_whole: bool,
 }
 
 /// A remembered transaction.
@@ -89,10 +100,10 @@ enum Holder {
 
 impl Refused {
     /// As nodes are asked about it.
-    fn tracked(&self, next: &NextRequest<'_>) -> TrackedTransaction {
+    fn tracked(&self, account: &ChainAccount) -> TrackedTransaction {
         TrackedTransaction {
             signed: self.row.signed.clone(),
-            from: next.account.address.clone(),
+            from: account.address.clone(),
             sent_at_ms: self.row.sent_at_ms,
         }
     }
@@ -128,10 +139,41 @@ pub fn remember(
     let row = RefusedRow {
         signed: signed.clone(),
         sent_at_ms: draft.built_at_ms,
+        unkept: 0,
         late: None,
     };
     let key = rows::refused(&account, number, request.id);
     batch.put(key, Precondition::Any, rows::encode(&row)?);
+    Ok(())
+}
+
+/// Checks a transaction that its client has built, with all that it `uses` up: where the same was refused, and can still come
+/// besides, both would be done.
+///
+/// # Errors
+/// [`RepeatBlocker`] when it may not be signed now, also when the store cannot be read.
+pub async fn check_built_by_client(
+    services: &Arc<Services>,
+    client: &Arc<dyn ChainClient>,
+    next: &NextRequest<'_>,
+    uses: &[Resource],
+) -> Result<(), RepeatBlocker> {
+    if next.account.network.rules().is_numbered() {
+        let uses = || uses.to_vec();
+        return check_named_number(services, &**client, next, uses).await;
+    }
+    for one in still_open(services, client, next).await? {
+        if uses.iter().any(|it| one.inputs.contains(it)) {
+            continue;
+        }
+        let EarlierPayment {
+            request, tx_hash, ..
+        } = one;
+        return Err(RepeatBlocker::Wait(format!(
+            "the same of request {request}, which nodes refused, can still come with the transaction {tx_hash}, and this \
+             one uses nothing that it uses: both could come; use one of its objects at the same version, or wait"
+        )));
+    }
     Ok(())
 }
 
@@ -166,21 +208,29 @@ fn all(account: &ChainAccount) -> Scan {
     Scan::prefix(KeySpace::RefusedTransaction, &name, PAGE)
 }
 
-/// What the client of a request hears that is not built.
-fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_certain: bool) -> RepeatBlocker {
+/// What the client of a request hears that is not built; `is_partial` where only some of several transactions have come.
+fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_partial: bool) -> RepeatBlocker {
     let (hash, id) = (&refused.row.signed.tx_hash, refused.request);
     let with = match next.account.network.rules().is_numbered() {
         true => format!(", with nonce {}", refused.number),
         false => String::new(),
     };
-    let came = match is_certain {
-        true => "is on the chain after all",
-        false => "may be on the chain after all",
+    let came = match is_partial {
+        true => "is in part on the chain after all",
+        false => "is on the chain after all",
     };
     RepeatBlocker::Refuse(format!(
         "the transaction {hash} of request {id}, which the chain's nodes had refused, {came}{with}: \
          nothing was signed now; look it up before you pay again: the same payment fails for a day"
     ))
+}
+
+/// What helps where nodes do not say what became of a refused transaction.
+fn way_out(refused: RequestId) -> String {
+    format!(
+        "where they never do, look it up at a node that you trust before you pay another amount, or an operator forgets it \
+         (covault request forget-refused {refused})"
+    )
 }
 
 /// Whether a refused request pays what is to be built; one that cannot be read does not stop the wallet.
@@ -204,20 +254,19 @@ fn pays_the_same(next: &NextRequest<'_>, earlier: &SigningRequest) -> bool {
     if rules.gap_filler(next.payload).as_ref() == Some(next.payload) {
         return false;
     }
-    let payload = match Payload::decode(&earlier.payload) {
-        Ok(payload) => payload,
+    match Payload::decode(&earlier.payload) {
+        // One transaction, whoever asks for it.
+        Ok(payload) if next.is_whole && payload == *next.payload => false,
+        Ok(payload) => next.payload.does_the_same(&payload, next.account.network),
         Err(error) => {
             tracing::error!(request = %earlier.id, ?error, "a request cannot be read; whether it is paid again is not known");
-            return false;
+            false
         }
-    };
-    let outflow = payload.outflow(earlier.network);
-    let is_transfer = outflow.nature == ContentKind::Transfer;
-    payload == *next.payload || is_transfer && outflow == next.payload.outflow(next.account.network)
+    }
 }
 
-/// Takes those out of `found` of which it is known that they are, or may be, on the chain after all, and says why the
-/// request fails for one of them. `over` gets those that are to be forgotten.
+/// Takes those out of `found` of which it is known that they are on the chain after all, and says why the request fails for
+/// one of them. `over` gets those that are to be forgotten.
 fn settle_late(
     next: &NextRequest<'_>,
     found: Vec<Refused>,
@@ -232,16 +281,18 @@ fn settle_late(
         };
         if now_ms.saturating_sub(late.at_ms) >= MEMORY_MS {
             over.push(refused);
-        } else if refused.is_same || late.told == next.request {
-            paid = Some(paid_before(next, &refused, late.is_certain));
+        } else if refused.is_same || late.told == Some(next.request) {
+            paid = Some(paid_before(next, &refused, late.is_partial));
         }
     }
     (unsettled, paid)
 }
 
-/// Some remembered transactions of an account, of which nothing more is known, and where to go on.
+/// Some remembered transactions of an account, of which nothing more is known than whether they pay the same, and where to
+/// go on. Of one payment only the newest stay.
 async fn read_page(
     services: &Services,
+    next: &NextRequest<'_>,
     asked: Scan,
 ) -> Result<(Vec<Refused>, Option<Scan>), Fault> {
     let page = services.store.scan(&asked).await?;
@@ -260,7 +311,121 @@ async fn read_page(
             });
         }
     }
+    let keys: Vec<_> = found.iter().map(|it| rows::request(it.request)).collect();
+    let requests = services.load_all::<SigningRequest>(&keys).await?;
+    let rules = next.account.network.rules();
+    let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
+    for (index, (refused, request)) in found.iter_mut().zip(requests).enumerate() {
+        if let Ok(Some(request)) = &request
+            && refused.row.late.is_none()
+        {
+            let inputs = match rules.is_numbered() {
+                true => Vec::new(),
+                false => inputs_of(next.account, refused),
+            };
+            // Else nothing keeps the chain from taking both.
+            if rules.is_numbered() || !inputs.is_empty() {
+                let payment = (refused.number, inputs, request.payload.clone());
+                alike.entry(payment).or_default().push(index);
+            }
+        }
+        refused.is_same = is_same(next, refused.request, request);
+    }
+    let found = keep_newest(services, found, alike.into_values()).await?;
     Ok((found, rest))
+}
+
+/// Leaves the newest of transactions that are `alike`, by their places from the oldest to the newest; they say how many more
+/// there were.
+async fn keep_newest(
+    services: &Services,
+    mut found: Vec<Refused>,
+    alike: impl Iterator<Item = Vec<usize>>,
+) -> Result<Vec<Refused>, Fault> {
+    let (mut batch, mut dropped, mut changed) = (Batch::new(), Vec::new(), Vec::new());
+    for alike in alike {
+        let Some(surplus) = alike.len().checked_sub(MOST_ALIKE).filter(|it| *it > 0) else {
+            continue;
+        };
+        let (old, kept) = alike.split_at(surplus);
+        let count = |index: &usize| found.get(*index).map_or(0, |it| it.row.unkept + 1);
+        let unkept: u64 = old.iter().map(count).sum();
+        let old = old.iter().filter_map(|index| found.get(*index));
+        for refused in old {
+            batch.delete(refused.key.clone(), Precondition::Version(refused.version));
+            dropped.push(refused.request);
+        }
+        let Some(newest) = kept.last().and_then(|index| found.get_mut(*index)) else {
+            continue;
+        };
+        newest.row.unkept = newest.row.unkept.saturating_add(unkept);
+        batch.put(
+            newest.key.clone(),
+            Precondition::Version(newest.version),
+            rows::encode(&newest.row)?,
+        );
+        changed.push(newest.request);
+    }
+    if dropped.is_empty() {
+        return Ok(found);
+    }
+    match services.store.commit(batch).await {
+        Ok(()) => {}
+        Err(CommitError::Conflict(_)) => return Ok(found),
+        Err(error) => return Err(error.into()),
+    }
+    found.retain(|refused| !dropped.contains(&refused.request));
+    let of_changed = found.iter_mut();
+    for refused in of_changed.filter(|refused| changed.contains(&refused.request)) {
+        refused.version = refused.version.saturating_add(1);
+    }
+    Ok(found)
+}
+
+/// What a refused transaction uses up, where there are no numbers. One that cannot be read is as if it used nothing: it is
+/// waited for.
+fn inputs_of(account: &ChainAccount, refused: &Refused) -> Vec<Resource> {
+    let inputs = account
+        .network
+        .rules()
+        .exclusive_inputs(&refused.row.signed);
+    inputs.unwrap_or_else(|fault| {
+        tracing::error!(request = %refused.request, ?fault, "a refused transaction cannot be read");
+        Vec::new()
+    })
+}
+
+/// The rows of an account that were found in the store.
+#[derive(Default)]
+struct Kept(Vec<(RequestId, Key, u64)>);
+
+impl Kept {
+    fn add(&mut self, found: &[Refused]) {
+        let found = found.iter();
+        self.0
+            .extend(found.map(|it| (it.request, it.key.clone(), it.version)));
+    }
+
+    /// Forgets the oldest where an account has too many: they cost each of its requests questions to the store.
+    async fn bound(mut self, services: &Services) -> Result<(), Fault> {
+        let Some(surplus) = self.0.len().checked_sub(MOST_KEPT).filter(|it| *it > 0) else {
+            return Ok(());
+        };
+        // Ids begin with the time at which they were made.
+        self.0.sort_by_key(|(request, ..)| *request);
+        let mut batch = Batch::new();
+        for (_, key, version) in self.0.into_iter().take(surplus) {
+            batch.delete(key, Precondition::Version(version));
+        }
+        tracing::warn!(
+            surplus,
+            "a wallet has more than {MOST_KEPT} refused transactions that can still come: the oldest were forgotten"
+        );
+        match services.store.commit(batch).await {
+            Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 async fn forget(services: &Services, over: &[Refused]) -> Result<(), Fault> {
@@ -278,13 +443,13 @@ async fn forget(services: &Services, over: &[Refused]) -> Result<(), Fault> {
     }
 }
 
-/// Stores that a refused transaction is, or may be, on the chain after all, and which request fails for it. The
+/// Stores that a refused transaction is on the chain after all, and which request fails for it, where one does. The
 /// request of the refused one keeps its end, beside which stands where its transaction is.
 async fn note_late(
     services: &Services,
-    next: &NextRequest<'_>,
+    account: &ChainAccount,
     refused: &Refused,
-    is_certain: bool,
+    (told, is_partial): (Option<RequestId>, bool),
     place: Option<TransactionRow>,
 ) -> Result<(), Fault> {
     let now_ms = services.now_ms();
@@ -292,8 +457,8 @@ async fn note_late(
     let row = RefusedRow {
         late: Some(LateRow {
             at_ms: now_ms,
-            told: next.request,
-            is_certain,
+            told,
+            is_partial,
         }),
         ..refused.row.clone()
     };
@@ -310,9 +475,10 @@ async fn note_late(
             rows::encode(&place)?,
         );
     }
-    let now = match next.account.network.rules().is_numbered() {
-        true => format!("nonce {number} is used by now"),
-        false => "it is, or may be, on the chain by now".to_owned(),
+    let now = match (account.network.rules().is_numbered(), is_partial) {
+        (true, _) => format!("nonce {number} is used by now"),
+        (false, false) => "it is on the chain by now".to_owned(),
+        (false, true) => "a part of it is on the chain by now".to_owned(),
     };
     let detail = format!("{hash} was refused by the chain's nodes, and {now}");
     if let Some((request, _)) = services.request(id).await? {
@@ -321,7 +487,7 @@ async fn note_late(
             .fact("detail", &detail)
             .add_to(&mut batch, AuditChain::Vault(request.vault), now_ms)?;
     }
-    tracing::error!(request = %id, later = %next.request, hash, number, is_certain, "a request failed because nodes refused its transaction, and the transaction is, or may be, on the chain after all; the next request of the wallet fails and names it");
+    tracing::error!(request = %id, later = ?told, hash, number, is_partial, "a request failed because nodes refused its transaction, and the transaction is on the chain after all; what pays the same fails for a day and names it");
     match services.store.commit(batch).await {
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(_)) => Err(Fault::unavailable(

@@ -8,16 +8,11 @@
 
 use std::collections::BTreeSet;
 
-use covault_core::{
-    fault::Fault,
-    ids::RequestId,
-    networks::Resource,
-    request::{SigningRequest, TransactionState},
-};
+use covault_core::{fault::Fault, ids::RequestId, networks::Resource, request::TransactionState};
 
 use super::{
-    ASKED, Holder, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, forget, is_any, is_same,
-    note_late, paid_before, pays_the_same, read_page, settle_late, unread,
+    ASKED, Holder, Kept, NextRequest, Refused, RepeatBlocker, all, forget, is_any, note_late,
+    paid_before, pays_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
     chain_rpc::{
@@ -174,6 +169,10 @@ pub async fn check_named_number(
         return Ok(());
     }
     let uses = uses();
+    // Without a number nothing comes of it that the chain could take besides; what it lacks it hears of.
+    if !uses.iter().any(|it| matches!(it, Resource::Nonce(_))) {
+        return Ok(());
+    }
     let mut open = open_rows(services, next, 0).await.map_err(unread)?;
     // It takes the place of one of the refused ones: of several that pay the same each has its own number.
     let is_named = |refused: &Refused| uses.contains(&Resource::Nonce(refused.number));
@@ -217,11 +216,12 @@ async fn open_rows(
     next: &NextRequest<'_>,
     offered: u64,
 ) -> Result<Vec<Refused>, Fault> {
-    let mut open = Vec::new();
+    let (mut open, mut kept) = (Vec::new(), Kept::default());
     let mut scan = Some(all(next.account));
     while let Some(asked) = scan {
-        let (found, rest) = read_page(services, asked).await?;
+        let (found, rest) = read_page(services, next, asked).await?;
         scan = rest;
+        kept.add(&found);
         let of = |refused: &Refused| rows::claim(next.account, &Resource::Nonce(refused.number));
         let holders: Vec<_> = found.iter().map(of).collect();
         let holders = services.load_all::<RequestId>(&holders).await?;
@@ -233,10 +233,8 @@ async fn open_rows(
             let at = places.iter().position(|it| *it == holder)?;
             Some(&known.get(at)?.as_ref().ok()?.as_ref()?.state)
         };
-        let keys: Vec<_> = found.iter().map(|it| rows::request(it.request)).collect();
-        let requests = services.load_all::<SigningRequest>(&keys).await?;
         let mut over = Vec::new();
-        for ((mut refused, holder), request) in found.into_iter().zip(holders).zip(requests) {
+        for (mut refused, holder) in found.into_iter().zip(holders) {
             refused.holder = match holder.map(|holder| (holder, state(holder))) {
                 Some((_, Some(TransactionState::Final(_)))) => {
                     over.push(refused);
@@ -249,13 +247,14 @@ async fn open_rows(
             let is_below = refused.number < offered;
             // What is below is asked for: no clock is needed to tell that it ends.
             let can_come = is_below || !is_over(services, next, &refused);
-            refused.is_same = can_come && is_same(next, refused.request, request);
+            refused.is_same &= can_come;
             if refused.is_same || is_below && !matches!(refused.holder, Holder::Other(_)) {
                 open.push(refused);
             }
         }
         forget(services, &over).await?;
     }
+    kept.bound(services).await?;
     Ok(open)
 }
 
@@ -285,20 +284,27 @@ async fn settle(
     let mut over = Vec::new();
     let (mut unsettled, mut paid) = settle_late(next, used, &mut over, now_ms);
     let mut wait = None;
-    // What pays the same is asked about first.
+    // What pays the same is asked about first, and of the others not always the same ones.
+    let turn = usize::try_from(now_ms / 1_000).unwrap_or_default();
+    let turn = turn.checked_rem(unsettled.len()).unwrap_or_default();
+    unsettled.rotate_left(turn);
     unsettled.sort_by_key(|refused| !refused.is_same);
     let not_asked = unsettled.split_off(unsettled.len().min(ASKED));
     let unknown = |refused: &Refused| {
         let (number, hash, id) = (refused.number, &refused.row.signed.tx_hash, refused.request);
         RepeatBlocker::Wait(format!(
             "nonce {number} is used on the chain, perhaps by the transaction {hash} of request {id}, which nodes had \
-             refused; waiting until they say by which"
+             refused; waiting until they say by which; {}",
+            way_out(id)
         ))
     };
     if let Some(same) = not_asked.iter().find(|refused| refused.is_same) {
         wait = Some(unknown(same));
     }
-    let tracked: Vec<_> = unsettled.iter().map(|it| it.tracked(next)).collect();
+    let tracked: Vec<_> = unsettled
+        .iter()
+        .map(|it| it.tracked(next.account))
+        .collect();
     let said = match (&paid, tracked.is_empty()) {
         (None, false) => sightings_of_witnesses(client, &tracked, now_ms).await,
         _ => Vec::new(),
@@ -306,28 +312,23 @@ async fn settle(
     for (refused, said) in unsettled.into_iter().zip(said) {
         let (hash, id, number) = (&refused.row.signed.tx_hash, refused.request, refused.number);
         match said {
-            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
-                over.push(refused);
-            }
+            Ok(TransactionSighting::Expired) => over.push(refused),
+            // Else one that is not kept may be what has replaced it.
+            Ok(TransactionSighting::Replaced(_)) if refused.row.unkept == 0 => over.push(refused),
             Ok(TransactionSighting::Final(inclusion)) if !inclusion.success => {
                 tracing::warn!(request = %id, number, hash, "a transaction that nodes had refused is on the chain, where it failed and only cost its fee");
                 over.push(refused);
             }
             Ok(TransactionSighting::Final(inclusion)) => {
                 let place = TransactionRow::settled(inclusion, now_ms);
-                let noted = note_late(services, next, &refused, true, Some(place)).await;
-                noted.map_err(unread)?;
-                paid = Some(paid_before(next, &refused, true));
-                break;
-            }
-            Ok(TransactionSighting::Mined(inclusion)) if inclusion.success && refused.is_same => {
-                paid = Some(paid_before(next, &refused, true));
-            }
-            _ if now_ms.saturating_sub(refused.row.sent_at_ms) >= MEMORY_MS => {
-                let noted = note_late(services, next, &refused, false, None).await;
+                let told = (Some(next.request), false);
+                let noted = note_late(services, next.account, &refused, told, Some(place)).await;
                 noted.map_err(unread)?;
                 paid = Some(paid_before(next, &refused, false));
                 break;
+            }
+            Ok(TransactionSighting::Mined(inclusion)) if inclusion.success && refused.is_same => {
+                paid = Some(paid_before(next, &refused, false));
             }
             _ if refused.is_same => wait = Some(unknown(&refused)),
             _ => {}

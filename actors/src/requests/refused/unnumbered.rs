@@ -4,19 +4,21 @@
 //! transaction makes that spends one; the chain takes one of the two. TRON, Solana, Sonic SVM, and Sui where an address
 //! balance pays: it waits until as many nodes as it takes to end something say that the time of the refused one is over.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use covault_core::{
     fault::Fault,
     ids::RequestId,
     moment::utc,
-    networks::{ChainData, Network, Resource},
-    request::{SigningRequest, TransactionState},
+    networks::{ChainData, Resource},
+    request::TransactionState,
 };
 
 use super::{
-    ASKED, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, forget, is_any, is_same, note_late,
-    paid_before, pays_the_same, read_page, settle_late, unread,
+    ASKED, Kept, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, ended,
+    ended::{end_ms, never_comes},
+    forget, inputs_of, is_any, note_late, paid_before, pays_the_same, read_page, settle_late,
+    unread, way_out,
 };
 use crate::{
     chain_rpc::{ChainClient, TrackedTransaction, TransactionSighting, sightings_of_witnesses},
@@ -31,10 +33,10 @@ const MOST_STEPS: usize = 25;
 
 /// A payment that nodes refused, that is the same as the one that is to be built, and that can still come.
 pub struct EarlierPayment {
-    request: RequestId,
-    tx_hash: String,
+    pub(super) request: RequestId,
+    pub(super) tx_hash: String,
     /// What it uses up; never empty.
-    inputs: BTreeSet<Resource>,
+    pub(super) inputs: BTreeSet<Resource>,
 }
 
 /// What was refused and pays the same as a request, and can still come. Forgets what can no longer.
@@ -43,8 +45,8 @@ pub struct EarlierPayment {
 /// [`RepeatBlocker`] when the request may not be built now: one has come, or can come whatever the request spends. Also when
 /// the store cannot be read.
 pub async fn still_open(
-    services: &Services,
-    client: &dyn ChainClient,
+    services: &Arc<Services>,
+    client: &Arc<dyn ChainClient>,
     next: &NextRequest<'_>,
 ) -> Result<Vec<EarlierPayment>, RepeatBlocker> {
     let rules = next.account.network.rules();
@@ -54,11 +56,12 @@ pub async fn still_open(
     if !is_any(services, next.account).await.map_err(unread)? {
         return Ok(Vec::new());
     }
-    let same = same_rows(services, next).await.map_err(unread)?;
-    let open = settle(services, client, next, same).await?;
+    let (same, over) = same_rows(services, next).await.map_err(unread)?;
+    ended::look_at(services, client, next.account, over);
+    let open = settle(services, &**client, next, same).await?;
     let mut earlier = Vec::with_capacity(open.len());
     for refused in &open {
-        let inputs: BTreeSet<_> = inputs_of(next, refused).into_iter().collect();
+        let inputs: BTreeSet<_> = inputs_of(next.account, refused).into_iter().collect();
         if inputs.is_empty() {
             return Err(waits_for_its_time(services, next, refused));
         }
@@ -199,48 +202,39 @@ async fn is_one_in_block(
     })
 }
 
-/// Those that pay the same. Forgets the others that can no longer come: the transaction of a request here has used what
-/// they spend for good, or their time was over long ago by this machine's clock.
-async fn same_rows(services: &Services, next: &NextRequest<'_>) -> Result<Vec<Refused>, Fault> {
-    let mut same = Vec::new();
+/// Those that pay the same, and of the others those whose time is over. Forgets those of which the transaction of a request
+/// here has used what they spend for good.
+async fn same_rows(
+    services: &Services,
+    next: &NextRequest<'_>,
+) -> Result<(Vec<Refused>, Vec<Refused>), Fault> {
+    let (mut same, mut ended, mut kept) = (Vec::new(), Vec::new(), Kept::default());
+    let now_ms = services.now_ms();
     let mut scan = Some(all(next.account));
     while let Some(asked) = scan {
-        let (found, rest) = read_page(services, asked).await?;
+        let (found, rest) = read_page(services, next, asked).await?;
         scan = rest;
-        let inputs = found.iter().map(|refused| inputs_of(next, refused));
+        kept.add(&found);
+        let inputs = found.iter().map(|refused| inputs_of(next.account, refused));
         let inputs: Vec<Vec<Resource>> = inputs.collect();
         let used = used_for_good(services, next, inputs.iter().flatten()).await?;
-        let keys: Vec<_> = found.iter().map(|it| rows::request(it.request)).collect();
-        let requests = services.load_all::<SigningRequest>(&keys).await?;
         let mut over = Vec::new();
-        for ((mut refused, inputs), request) in found.into_iter().zip(inputs).zip(requests) {
-            if inputs.iter().any(|input| used.contains(input)) {
+        for (refused, inputs) in found.into_iter().zip(inputs) {
+            let late_ms = refused.row.late.as_ref().map(|late| late.at_ms);
+            let is_late = late_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) >= MEMORY_MS);
+            let ends_ms = end_ms(next.account, &refused).filter(|_| late_ms.is_none());
+            if is_late || inputs.iter().any(|input| used.contains(input)) {
                 over.push(refused);
-                continue;
-            }
-            refused.is_same = is_same(next, refused.request, request);
-            if refused.is_same {
+            } else if refused.is_same {
                 same.push(refused);
-            } else if is_long_over(services, next, &refused) {
-                over.push(refused);
+            } else if ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms) {
+                ended.push(refused);
             }
         }
         forget(services, &over).await?;
     }
-    Ok(same)
-}
-
-/// What a refused transaction uses up. One that cannot be read is as if it used nothing: it is waited for.
-fn inputs_of(next: &NextRequest<'_>, refused: &Refused) -> Vec<Resource> {
-    let inputs = next
-        .account
-        .network
-        .rules()
-        .exclusive_inputs(&refused.row.signed);
-    inputs.unwrap_or_else(|fault| {
-        tracing::error!(request = %refused.request, ?fault, "a refused transaction cannot be read");
-        Vec::new()
-    })
+    kept.bound(services).await?;
+    Ok((same, ended))
 }
 
 /// Which of these a transaction of a request here has used for good.
@@ -262,62 +256,22 @@ async fn used_for_good(
     Ok(used)
 }
 
-/// When a refused transaction can no longer come, by this machine's clock; `None` where that never is.
-fn end_ms(next: &NextRequest<'_>, refused: &Refused) -> Option<u64> {
-    let (rules, signed) = (next.account.network.rules(), &refused.row.signed);
-    let end = rules.valid_until(signed).ok().flatten();
-    let life = rules.longest_life_ms(signed).ok().flatten();
-    end.map(|end| end.time_ms)
-        .or_else(|| Some(refused.row.sent_at_ms.saturating_add(life?)))
-}
-
-/// Whether its time was over more than a day ago, by the longest that the network gives it.
-fn is_long_over(services: &Services, next: &NextRequest<'_>, refused: &Refused) -> bool {
-    let life = next
-        .account
-        .network
-        .rules()
-        .longest_life_ms(&refused.row.signed);
-    let end = life.ok().flatten().map(|life| {
-        let sent_at_ms = refused.row.sent_at_ms;
-        sent_at_ms.saturating_add(life).saturating_add(MEMORY_MS)
-    });
-    end.is_some_and(|end_ms| end_ms <= services.now_ms())
-}
-
 fn waits_for_its_time(
     services: &Services,
     next: &NextRequest<'_>,
     refused: &Refused,
 ) -> RepeatBlocker {
     let (id, hash) = (refused.request, &refused.row.signed.tx_hash);
-    let until = match end_ms(next, refused) {
+    let until = match end_ms(next.account, refused) {
         Some(end_ms) if end_ms > services.now_ms() => format!("until {}", utc(end_ms)),
         Some(_) => "as long as nodes do not say that its time is over".to_owned(),
         None => "until its nonce is used".to_owned(),
     };
     RepeatBlocker::Wait(format!(
         "the same payment of request {id}, which nodes refused, can still come with the transaction {hash} {until}: paid \
-         now it could be paid twice"
+         now it could be paid twice; {}",
+        way_out(id)
     ))
-}
-
-/// Whether it counts that nodes say of a refused transaction that it never comes. They are asked in several calls; behind
-/// one address there may be several nodes, and one that is behind says that it is nowhere while another one says that its time
-/// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
-fn never_comes(services: &Services, next: &NextRequest<'_>, refused: &Refused) -> bool {
-    let network = next.account.network;
-    // Their answers fit together by themselves: by blocks that were put on another one, or by the slot of each.
-    if matches!(network, Network::Bitcoin | Network::Solana) {
-        return true;
-    }
-    let settling_ms = services.settings.settling_ms;
-    let end = network.rules().valid_until(&refused.row.signed);
-    let end_ms = end.ok().flatten().map(|end| end.time_ms);
-    let is_past = |end_ms: u64| end_ms.saturating_add(settling_ms) <= services.now_ms();
-    // Counted in any case.
-    let is_said = services.refused_void.add(refused.request, settling_ms);
-    is_said || end_ms.is_some_and(is_past)
 }
 
 /// Finds out what became of refused transactions that pay the same: forgets those that never come, and returns those
@@ -332,7 +286,10 @@ async fn settle(
     let mut over = Vec::new();
     let (mut unsettled, mut paid) = settle_late(next, same, &mut over, now_ms);
     let mut open = unsettled.split_off(unsettled.len().min(ASKED));
-    let tracked: Vec<_> = unsettled.iter().map(|it| it.tracked(next)).collect();
+    let tracked: Vec<_> = unsettled
+        .iter()
+        .map(|it| it.tracked(next.account))
+        .collect();
     let said = match (&paid, tracked.is_empty()) {
         (None, false) => sightings_of_witnesses(client, &tracked, now_ms).await,
         _ => Vec::new(),
@@ -345,10 +302,12 @@ async fn settle(
             services.refused_void.clear(refused.request);
         }
         let (hash, id) = (&refused.row.signed.tx_hash, refused.request);
-        // Whether it has come for good, and where.
+        // Where it has come for good, all of it or some.
         let late = match said {
+            // Else one that is not kept may be what has replaced it.
+            Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => None,
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
-                if never_comes(services, next, &refused) =>
+                if never_comes(services, next.account, &refused) =>
             {
                 over.push(refused);
                 continue;
@@ -359,21 +318,20 @@ async fn settle(
                 continue;
             }
             Ok(TransactionSighting::Final(inclusion)) => {
-                Some((true, Some(TransactionRow::settled(inclusion, now_ms))))
+                Some((false, Some(TransactionRow::settled(inclusion, now_ms))))
             }
-            // Some of several.
             Ok(TransactionSighting::Partial(_)) => Some((true, None)),
             Ok(TransactionSighting::Mined(inclusion)) if inclusion.success => {
-                paid = Some(paid_before(next, &refused, true));
+                paid = Some(paid_before(next, &refused, false));
                 None
             }
-            _ if is_long_over(services, next, &refused) => Some((false, None)),
             _ => None,
         };
-        if let Some((is_certain, place)) = late {
-            let noted = note_late(services, next, &refused, is_certain, place).await;
+        if let Some((is_partial, place)) = late {
+            let told = (Some(next.request), is_partial);
+            let noted = note_late(services, next.account, &refused, told, place).await;
             noted.map_err(unread)?;
-            paid = Some(paid_before(next, &refused, is_certain));
+            paid = Some(paid_before(next, &refused, is_partial));
             break;
         }
         open.push(refused);

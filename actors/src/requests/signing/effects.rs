@@ -108,7 +108,7 @@ impl SigningState {
                 let token = request.token;
                 let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
                 let time = (accepted_ms, deadline_ms);
-                let overdue_ms = overdue_ms(signing_ms, time, self.renewals > 0);
+                let overdue_ms = overdue_ms(signing_ms, time, self.has_waited_on());
                 if self.chain_wait.is_none() {
                     let parties = vault::parties(request);
                     self.chain_wait = queue.map(|queue| Arc::new(queue.enter(&parties)));
@@ -121,7 +121,24 @@ impl SigningState {
                     {
                         return Msg::ChainDataArrived(Err(BuildBlocker::Chain(error)));
                     }
+                    let next = NextRequest {
+                        request: id,
+                        payload: &checked,
+                        account: &account,
+                        is_whole: own.is_some(),
+                    };
                     if let Some(chain_data) = own {
+                        if let (Ok(chain_data), Some(client), false) =
+                            (&chain_data, &client, is_replacement)
+                            && checked.is_transaction()
+                        {
+                            let uses = tx_builder::uses(network, &checked, chain_data, &public_key);
+                            let is_open =
+                                refused::check_built_by_client(&services, client, &next, &uses);
+                            if let Err(blocker) = is_open.await {
+                                return not_now(blocker);
+                            }
+                        }
                         return Msg::ChainDataArrived(chain_data.map_err(BuildBlocker::Wrong));
                     }
                     let Some(client) = client else {
@@ -129,14 +146,11 @@ impl SigningState {
                             ChainError::Unknown("no node is configured for this chain".into()),
                         )));
                     };
-                    let next = NextRequest {
-                        request: id,
-                        payload: &checked,
-                        account: &account,
-                    };
+                    // What is refused from now on is of a request that was made before its failure was known: no second
+                    // payment of what somebody heard of as failed.
                     let earlier = match is_replacement {
                         true => Ok(Vec::new()),
-                        false => refused::still_open(&services, &*client, &next).await,
+                        false => refused::still_open(&services, &client, &next).await,
                     };
                     let earlier = match earlier {
                         Ok(earlier) => earlier,
@@ -280,7 +294,7 @@ impl SigningState {
             }
             (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
-                let turn = turn(&services, request, deadline_ms, self.renewals > 0);
+                let turn = turn(&services, request, deadline_ms, self.has_waited_on());
                 let in_use = self.in_use.clone();
                 let request = request.clone();
                 let strangers = self.strangers.clone();

@@ -205,6 +205,8 @@ pub struct SigningState {
     extended_deadline_ms: u64,
     /// How often its time was over while it only waited for others, and it got new time.
     renewals: u32,
+    /// How often it got new time while the same payment, which nodes refused, could still come.
+    repeats: u32,
     /// Its next session has new time.
     has_new_time: bool,
     /// It waits for what its chain's nodes say.
@@ -254,6 +256,7 @@ impl Actor for SigningActor {
             strangers: Vec::new(),
             extended_deadline_ms: 0,
             renewals: 0,
+            repeats: 0,
             has_new_time: false,
             chain_wait: args.admission.chain_wait.take(),
             task: None,

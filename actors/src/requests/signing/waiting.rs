@@ -85,7 +85,14 @@ impl SigningState {
         if let RequestState::Preparing { deadline_ms, .. } = self.stored()?.request.state {
             let deadline_ms = deadline_ms.max(self.extended_deadline_ms);
             let left_ms = deadline_ms.saturating_sub(self.services.now_ms());
-            if left_ms < self.services.settings.signing_deadline_ms / 4 && self.may_wait_on() {
+            // Before its next try would be too late, however short its time is.
+            let pause = self.services.backoff(self.tries.min(MAX_CONTENDED_TRIES));
+            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            let least_ms = self.services.settings.signing_deadline_ms / 4;
+            let least_ms = least_ms.max(pause_ms.saturating_mul(4));
+            // Counted by itself: busy signers and nodes may take as much time after it.
+            if left_ms < least_ms && self.repeats < MAX_RENEWALS {
+                self.repeats += 1;
                 self.extended_deadline_ms = self.fresh_deadline_ms();
             }
         }
@@ -236,6 +243,11 @@ impl SigningState {
         self.tries = 0;
         self.delayed = None;
         self.delay_in_trail = None;
+    }
+
+    /// Whether it has got new time before: then it is not overdue by its age.
+    pub(super) fn has_waited_on(&self) -> bool {
+        self.renewals > 0 || self.repeats > 0
     }
 
     /// Whether the request may wait on although its time is over: it has only waited for others, which is no failure

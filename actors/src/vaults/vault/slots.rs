@@ -43,6 +43,8 @@ enum SlotOutcome {
     Go(ChainData, Vec<Resource>, BTreeSet<Resource>),
     /// There is nothing for it now.
     Wait(String),
+    /// What it has to get, as the same payment was refused with it, is in use: it only waits for that.
+    WaitForRefused(String),
 }
 
 impl VaultState {
@@ -69,6 +71,10 @@ impl VaultState {
                 Ok(SlotOutcome::Wait(reason)) => {
                     self.account_queues.defer(account, request);
                     Err(BuildBlocker::Taken(reason))
+                }
+                Ok(SlotOutcome::WaitForRefused(reason)) => {
+                    self.account_queues.defer(account, request);
+                    Err(BuildBlocker::Repeated(reason))
                 }
                 // The store cannot be read now.
                 Err(fault) if *fault.class() == Class::Unavailable => {
@@ -143,7 +149,7 @@ impl VaultState {
             if let Some(demanded) = demanded.find(|it| !reservations.contains(it)) {
                 let holder = reserved.get(demanded);
                 let reason = holder.map(|it| reservations::describe_holder(demanded, *it));
-                return Ok(SlotOutcome::Wait(reason.unwrap_or_else(|| {
+                return Ok(SlotOutcome::WaitForRefused(reason.unwrap_or_else(|| {
                     "the nonce that the same payment was refused with, or what it spends, is in use"
                         .to_owned()
                 })));
@@ -162,9 +168,11 @@ impl VaultState {
                 }
                 // It cannot do without: the client wants this very thing.
                 Some((resource, holder)) if taken.contains(resource) => {
-                    return Ok(SlotOutcome::Wait(reservations::describe_holder(
-                        resource, holder,
-                    )));
+                    let reason = reservations::describe_holder(resource, holder);
+                    return Ok(match wanted.demanded.contains(resource) {
+                        true => SlotOutcome::WaitForRefused(reason),
+                        false => SlotOutcome::Wait(reason),
+                    });
                 }
                 Some(_) => taken.extend(held.into_keys()),
             }

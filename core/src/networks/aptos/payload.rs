@@ -398,6 +398,29 @@ impl NetworkPayload for AptosPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        let AptosPayload::Transaction(transaction) = self else {
+            return None;
+        };
+        let AptosTransaction {
+            chain_id,
+            from,
+            action,
+            ..
+        } = &**transaction;
+        let action = match action {
+            AptosAction::Raw(raw) => AptosAction::Raw(RawTransaction {
+                sequence_number: 0,
+                max_gas_amount: 0,
+                gas_unit_price: 0,
+                expiration_timestamp_secs: 0,
+                ..raw.clone()
+            }),
+            action => action.clone(),
+        };
+        Some(format!("{chain_id} {from} {action:?}").into_bytes())
+    }
+
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         let AptosPayload::Transaction(transaction) = self else {
             return BTreeSet::new();

@@ -301,6 +301,15 @@ impl NetworkPayload for EvmPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        let EvmPayload::Transaction(transaction) = self else {
+            return None;
+        };
+        let call = call(&transaction.action);
+        let purpose = (transaction.chain_id, call.to, call.value, call.data);
+        Some(format!("{purpose:?}").into_bytes())
+    }
+
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         let EvmPayload::Transaction(transaction) = self else {
             return BTreeSet::new();

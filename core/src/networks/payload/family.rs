@@ -22,6 +22,12 @@ pub trait NetworkPayload {
     /// What a signature lets leave a wallet of the network `wallet`.
     fn outflow(&self, wallet: Network) -> Outflow;
 
+    /// What the transaction does, whatever its number, fee and time are: two with the same do it twice. `None` where
+    /// [`NetworkPayload::outflow`] says all that it does, and of messages.
+    fn purpose(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// What a signature changes about who may sign for the wallet.
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         BTreeSet::new()

@@ -298,6 +298,15 @@ impl NetworkPayload for SolanaPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        let SolanaPayload::SendCustom(send) = self else {
+            return None;
+        };
+        let purposes = send.transactions.iter().map(WireTransaction::purpose);
+        let purpose = (send.cluster, purposes.collect::<Vec<_>>());
+        Some(format!("{purpose:?}").into_bytes())
+    }
+
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         match self {
             SolanaPayload::SendCustom(send) => send.acts().flat_map(|acts| acts.changes).collect(),

@@ -278,6 +278,14 @@ impl NetworkPayload for StellarPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        let StellarPayload::Custom(custom) = self else {
+            return None;
+        };
+        let parts = envelope::parts(&custom.envelope);
+        Some(format!("{:?}", (parts.source, parts.memo, parts.operations)).into_bytes())
+    }
+
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         match self {
             StellarPayload::Transaction(_) => BTreeSet::new(),

@@ -214,6 +214,16 @@ impl NetworkPayload for SuiPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        match self {
+            // What it costs and until when it is good stand beside it.
+            SuiPayload::Custom(custom) => {
+                Some(format!("{:?}", custom.transaction.kind).into_bytes())
+            }
+            SuiPayload::Payment(_) | SuiPayload::Message(_) => None,
+        }
+    }
+
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         match self {
             SuiPayload::Custom(custom) if custom.is_sender() && sets_alias(&custom.transaction) => {

@@ -28,13 +28,20 @@ pub(super) fn choose(
     all.sui_coins = richest(&chain_data.sui_coins, usize::MAX);
     let (_, budget) = tx::gas(payment, &all)?;
     tx::funds(payment, &all, budget)?;
-    let simulated = tokens(payment, &chain_data.coins, chain_data);
+    // Nothing was required yet when it was simulated.
+    all.required = Vec::new();
+    let simulated = tokens(payment, &chain_data.coins, &all);
     let simulated = simulated.ok_or_else(unexpected_chain_data)?.len();
     let Some(coins) = tokens(payment, &free.coins, chain_data) else {
         return Ok(None);
     };
     let mut chosen = free.clone();
     let more = coins.len().saturating_sub(simulated);
+    if !coins.is_empty() {
+        // An address balance that is enough would pay all, and no coin would be spent.
+        let most = payment.total().saturating_sub(1);
+        chosen.coin_address_balance = chosen.coin_address_balance.min(most);
+    }
     chosen.coins = coins;
     if let (Some(used), Some(price)) = (&mut chosen.gas_used, chain_data.reference_gas_price) {
         add_coins(used, more, price)?;
@@ -70,8 +77,15 @@ fn add_coins(used: &mut GasUsed, coins: usize, price: u64) -> Result<(), Fault> 
 fn tokens(payment: &SuiPayment, coins: &[CoinObject], all: &ChainData) -> Option<Vec<CoinObject>> {
     let total = u128::from(payment.total());
     let outside = u128::from(all.coin_address_balance);
-    if payment.token().is_none() || outside >= total {
+    if payment.token().is_none() {
         return Some(Vec::new());
+    }
+    if outside >= total {
+        // What is required is spent although nothing is missing.
+        return match total {
+            0 => Some(Vec::new()),
+            _ => fewest(coins, 0, usize::MAX, &all.required),
+        };
     }
     let needed = match sum(&all.coins) >= total {
         true => total,
@@ -91,12 +105,17 @@ fn sui(
     let outside = u128::from(balance);
     if payment.token().is_some() {
         // Of gas, either one pays all.
-        return match outside >= budget {
+        if outside < budget {
+            let coins = fewest(coins, budget, MAX_GAS_OBJECTS, &all.required)?;
+            return Some((coins, balance));
+        }
+        // With a balance that is enough no coin would be spent, also none that is required.
+        return match fewest(coins, 0, MAX_GAS_OBJECTS, &all.required)?.is_empty() {
             true => Some((Vec::new(), balance)),
-            false => Some((
-                fewest(coins, budget, MAX_GAS_OBJECTS, &all.required)?,
-                balance,
-            )),
+            false => {
+                let coins = fewest(coins, budget, MAX_GAS_OBJECTS, &all.required);
+                coins.map(|coins| (coins, 0))
+            }
         };
     }
     let need = budget.saturating_add(u128::from(payment.total()));

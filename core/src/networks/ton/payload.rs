@@ -226,6 +226,17 @@ impl NetworkPayload for TonPayload {
         }
     }
 
+    fn purpose(&self) -> Option<Vec<u8>> {
+        match self {
+            TonPayload::SendToken(send) => {
+                let purpose = (send.to, send.master, send.amount, &send.comment);
+                Some(format!("{purpose:?}").into_bytes())
+            }
+            TonPayload::SendCustom(send) => Some(format!("{:?}", send.messages).into_bytes()),
+            TonPayload::SendNative(_) | TonPayload::Message(_) => None,
+        }
+    }
+
     fn kind(&self) -> PayloadKind {
         match self {
             TonPayload::SendNative(_) => PayloadKind::TonSendNative,

@@ -378,3 +378,25 @@ proptest! {
         let _ = parse(vec![STANDARD.encode(&all)]);
     }
 }
+
+#[test]
+fn transactions__should_do_the_same_whatever_their_blockhash_and_price_are() {
+    let pay = system::transfer(&wallet(), &at(1), 5);
+    let price = call(BUDGET, &[3, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let later = |instructions: &[Instruction]| {
+        let hash = Hash::new_from_array([9; 32]);
+        let message = legacy::Message::new_with_blockhash(instructions, Some(&wallet()), &hash);
+        WireTransaction::unsigned(VersionedMessage::Legacy(message)).unwrap()
+    };
+    let one = payload(&[simple(5)]);
+    for same in [
+        later(std::slice::from_ref(&pay)),
+        later(&[price, pay.clone()]),
+    ] {
+        let same = payload(&[same]);
+        assert!(one != same && one.does_the_same(&same, Network::Solana));
+    }
+    for other in [payload(&[simple(6)]), payload(&[simple(5), later(&[pay])])] {
+        assert!(!one.does_the_same(&other, Network::Solana));
+    }
+}

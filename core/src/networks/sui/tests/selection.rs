@@ -229,6 +229,19 @@ fn required_coins__should_be_taken_whatever_else_is() {
         (balances(&found.coins), balances(&found.sui_coins)),
         (vec![10], vec![5_000])
     );
+    // An address balance alone would do, as gas and of the token, and then none of them would be spent.
+    let outside = |coins, sui| ChainData {
+        coin_address_balance: coins,
+        sui_address_balance: sui,
+        ..chain_data(&[5_000, 1_500], &[10, 40])
+    };
+    for (all, index) in [(outside(0, 1_000_000), 1), (outside(1_000, 0), 2)] {
+        let asked = requiring(&all, index);
+        let unsigned = build(&token(30), &facts(&token(30), &asked, &[])).unwrap();
+        let spent = SUI_CHAIN.reservations(&token(30), &unsigned).unwrap();
+        let required = Resource::Object(asked.required[0].clone());
+        assert!(spent.contains(&required), "{index}: {spent:?}");
+    }
     // One that another one holds is not taken, which the orchestrator sees.
     let held = Resource::Object(requiring(&all, 0).required.remove(0));
     let found = facts(&native(1), &requiring(&all, 0), &[held]);

@@ -1,0 +1,119 @@
+//! Refused transactions whose time is over, of networks without numbers, that nobody has asked for again: what became of
+//! them is asked while nodes still know it, beside the requests of the wallet, so that a silent node holds up none of these.
+
+use std::sync::Arc;
+
+use covault_core::{fault::Fault, networks::Network};
+
+use super::{ASKED, MEMORY_MS, Refused, forget, note_late};
+use crate::{
+    account::ChainAccount,
+    chain_rpc::{ChainClient, TransactionSighting, sightings_of_witnesses},
+    services::Services,
+    store::rows::TransactionRow,
+};
+
+/// A look at those of an account.
+struct Look {
+    services: Arc<Services>,
+    account: ChainAccount,
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.services.ended_looks.end(&self.account);
+    }
+}
+
+/// Finds out what became of some of these, and forgets those that never come.
+pub fn look_at(
+    services: &Arc<Services>,
+    client: &Arc<dyn ChainClient>,
+    account: &ChainAccount,
+    mut ended: Vec<Refused>,
+) {
+    // One at a time.
+    if ended.is_empty() || !services.ended_looks.begin(account) {
+        return;
+    }
+    let look = Look {
+        services: Arc::clone(services),
+        account: account.clone(),
+    };
+    // Not always the same ones.
+    let turn = usize::try_from(services.now_ms() / 1_000).unwrap_or_default();
+    let turn = turn.checked_rem(ended.len()).unwrap_or_default();
+    ended.rotate_left(turn);
+    ended.truncate(ASKED);
+    let client = Arc::clone(client);
+    tokio::spawn(async move {
+        if let Err(fault) = settle(&look, &*client, ended).await {
+            tracing::warn!(account = ?look.account, ?fault, "what became of refused transactions could not be stored");
+        }
+    });
+}
+
+async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> Result<(), Fault> {
+    let Look { services, account } = look;
+    let now_ms = services.now_ms();
+    let tracked: Vec<_> = ended.iter().map(|it| it.tracked(account)).collect();
+    let said = sightings_of_witnesses(client, &tracked, now_ms).await;
+    let mut over = Vec::new();
+    for (refused, said) in ended.into_iter().zip(said) {
+        match said {
+            Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => {}
+            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
+                if never_comes(services, account, &refused) {
+                    over.push(refused);
+                }
+            }
+            Ok(TransactionSighting::Final(inclusion)) if !inclusion.success => over.push(refused),
+            Ok(TransactionSighting::Final(inclusion)) => {
+                let place = TransactionRow::settled(inclusion, now_ms);
+                note_late(services, account, &refused, (None, false), Some(place)).await?;
+            }
+            Ok(TransactionSighting::Partial(_)) => {
+                note_late(services, account, &refused, (None, true), None).await?;
+            }
+            _ => services.refused_void.clear(refused.request),
+        }
+    }
+    forget(services, &over).await
+}
+
+/// When a refused transaction can no longer come, by this machine's clock; `None` where that never is.
+pub fn end_ms(account: &ChainAccount, refused: &Refused) -> Option<u64> {
+    let (rules, signed) = (account.network.rules(), &refused.row.signed);
+    let end = rules.valid_until(signed).ok().flatten();
+    let life = rules.longest_life_ms(signed).ok().flatten();
+    end.map(|end| end.time_ms)
+        .or_else(|| Some(refused.row.sent_at_ms.saturating_add(life?)))
+}
+
+/// Whether its time was over more than a day ago, by the longest that the network gives it.
+fn is_long_over(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
+    let life = account.network.rules().longest_life_ms(&refused.row.signed);
+    let end = life.ok().flatten().map(|life| {
+        let sent_at_ms = refused.row.sent_at_ms;
+        sent_at_ms.saturating_add(life).saturating_add(MEMORY_MS)
+    });
+    end.is_some_and(|end_ms| end_ms <= services.now_ms())
+}
+
+/// Whether it counts that nodes say of a refused transaction that it never comes. They are asked in several calls; behind
+/// one address there may be several nodes, and one that is behind says that it is nowhere while another one says that its time
+/// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
+pub fn never_comes(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
+    let network = account.network;
+    // Their answers fit together by themselves: by blocks that were put on another one, or by the slot of each.
+    if matches!(network, Network::Bitcoin | Network::Solana) {
+        return true;
+    }
+    let settling_ms = services.settings.settling_ms;
+    let end = network.rules().valid_until(&refused.row.signed);
+    let end_ms = end.ok().flatten().map(|end| end.time_ms);
+    let is_past = |end_ms: u64| end_ms.saturating_add(settling_ms) <= services.now_ms();
+    // Counted in any case.
+    let is_said = services.refused_void.add(refused.request, settling_ms);
+    is_said || end_ms.is_some_and(is_past) || is_long_over(services, account, refused)
+}
