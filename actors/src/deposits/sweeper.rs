@@ -88,14 +88,18 @@ async fn look(vaults: &VaultActors, chain: FollowedChain) -> Result<(), Fault> {
         let Some(lease) = services.held_leases.get(LeaseScope::Vault(vault)) else {
             continue;
         };
-        if !configured.contains_key(&token) {
-            let key = sweep_rows::rules(token, chain);
-            let rules = services.load::<SweepRules>(&key).await?;
-            let rules = rules.map(|(rules, _)| rules);
-            let route = route(services, token, chain.network()).await?;
-            configured.insert(token, rules.map(|rules| (route, rules)));
-        }
-        let Some((route, rules)) = configured.get(&token).cloned().flatten() else {
+        let found = match configured.get(&token) {
+            Some(known) => known.clone(),
+            None => {
+                let key = sweep_rows::rules(token, chain);
+                let rules = services.load::<SweepRules>(&key).await?;
+                let route = route(services, token, chain.network()).await?;
+                let found = rules.map(|(rules, _)| (route, rules));
+                configured.insert(token, found.clone());
+                found
+            }
+        };
+        let Some((route, rules)) = found else {
             continue;
         };
         wallets.push(SweptWallet {

@@ -256,7 +256,7 @@ async fn a_payment_that_one_node_hides__should_not_be_paid_after_days_until_an_o
             async |asked| call::<ForgetRefusedTransaction>(&it.gateway, &admin(), asked).await;
         assert_eq!(
             call(forget(&refused)).await.unwrap().tx_hashes,
-            [hash.clone()]
+            std::slice::from_ref(&hash)
         );
         assert!(noted(&it.world, "RefusedForgotten", &hash).await);
         let nothing = call(forget(&refused)).await.unwrap_err();
