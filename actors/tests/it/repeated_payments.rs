@@ -354,42 +354,6 @@ async fn equal_payments_with_numbers_of_their_own__should_be_made_again_after_bo
     assert_eq!(anvil.received().await, "0xa");
 }
 
-/// A contract decides what it does, and another number or fee makes it no other call.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_made_again__should_have_the_number_that_it_was_refused_with() {
-    let (anvil, world) = (Anvil::start().await, patient());
-    let gateway = Anvil::start_on_all(&world, &[&honest(&anvil).await.0]).await;
-    let address = anvil.wallet(&gateway).await;
-    let funds = |value: &str| anvil.call("anvil_setBalance", json!([address, value]));
-    let call = |nonce, limit: &str| {
-        let payment = send_native(&address);
-        Kind::EvmSendCustom(wire::EvmSendCustom {
-            chain_id: payment.chain_id,
-            from: payment.from,
-            to: payment.to,
-            value: payment.value,
-            input: vec![1],
-            gas_fee: Some(wire::EvmGas {
-                gas_limit: Some(limit.into()),
-                ..Default::default()
-            }),
-            nonce,
-        })
-    };
-    // Enough for the call when it is tried, and not for its fee.
-    funds("0xa").await;
-    let refused = create(&gateway, call(Some(0), "50000")).await.uuid;
-    failed(&gateway, &refused).await;
-    funds("0xde0b6b3a7640000").await;
-    let named = create(&gateway, call(Some(1), "60000")).await.uuid;
-    let reason = failed(&gateway, &named).await;
-    assert!(reason.contains("was refused with nonce 0"), "{reason}");
-    let again = create(&gateway, call(None, "60000")).await.uuid;
-    assert_eq!(outcome(&gateway, &again).await.error, None);
-    anvil.mine(1).await;
-    assert_eq!(anvil.received().await, "0x5");
-}
-
 /// The transactions that the double of Bitcoin was handed, with their hashes.
 fn handed(world: &World) -> Vec<(String, Transaction)> {
     let handed = world.bitcoin.handed.lock().unwrap();
