@@ -42,6 +42,7 @@ impl Appointments {
 }
 
 #[cfg(test)]
+#[allow(non_snake_case)]
 mod tests {
     use super::*;
 
