@@ -8,7 +8,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Finding, config::Role, print_line};
+use super::{Finding, approve::visible, config::Role, print_line};
 use crate::config::{Config, StoreKind};
 
 /// So long may each of the questions to others take.
@@ -100,7 +100,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         print_line(serde_json::to_string_pretty(&checks)?);
     } else {
-        checks.iter().flat_map(lines).for_each(print_line);
+        // Some of it are words of those that were asked.
+        let lines = checks.iter().flat_map(lines);
+        lines.for_each(|line| print_line(visible(&line)));
     }
     finding(&checks).map_or(Ok(()), |finding| Err(finding.into()))
 }

@@ -222,6 +222,11 @@ impl Finding {
         Self { code: 6, sentence }
     }
 
+    /// The request that was watched has failed.
+    fn request_failed(sentence: String) -> Self {
+        Self { code: 7, sentence }
+    }
+
     /// The exit code of the process.
     pub fn code(&self) -> u8 {
         self.code

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::operations::ListNodes;
 use covault_core::{order::NodeId, schema::admin};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{client::ConnectionArgs, print_line, public_key};
@@ -102,11 +102,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     users.add(OPERATOR, Process::Person)?;
     files::make_folder(&args.passwords)?;
     let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    if let Some(problem) = namespace_problem(&namespace) {
+        bail!("--namespace: {problem}");
+    }
     let mut text = String::from("user default off resetkeys resetchannels -@all");
     for (name, process) in &users.0 {
-        let password = password(&args.passwords, name)?;
+        let hash = password_hash(&args.passwords, name)?;
         text.push('\n');
-        text.push_str(&line(name, *process, &password, &namespace));
+        text.push_str(&line(name, *process, &hash, &namespace));
     }
     print_line(text);
     Ok(())
@@ -168,16 +171,40 @@ fn named_key(entry: &str) -> anyhow::Result<(&str, NodeId)> {
     Ok((name, id.with_context(|| entry.to_owned())?))
 }
 
-/// A user's password, which is made where it is missing.
-fn password(folder: &Path, name: &str) -> anyhow::Result<SecretString> {
-    let path = folder.join(format!("{name}.password"));
-    files::secret_or_new(&path, || new_token(&OsEntropy))
+/// The SHA-256 of a user's password in hex, as Redis has it. It stays here when the password is taken to its process, so
+/// that the same users are printed again; where there was none, a password is made.
+fn password_hash(folder: &Path, name: &str) -> anyhow::Result<String> {
+    let (secret, kept) = (
+        folder.join(format!("{name}.password")),
+        folder.join(format!("{name}.sha256")),
+    );
+    if !secret.exists() && kept.exists() {
+        let text = std::fs::read_to_string(&kept)
+            .with_context(|| format!("cannot read {}", kept.display()))?;
+        let hash = text.trim();
+        if hex::decode(hash).is_ok_and(|bytes| bytes.len() == 32) {
+            return Ok(hash.to_owned());
+        }
+        bail!(
+            "{}: is no SHA-256 of a password; remove it to make a new one",
+            kept.display()
+        );
+    }
+    if !secret.exists() {
+        eprintln!(
+            "made a new password for {name}: bring {} to its process before Redis reads these users",
+            secret.display()
+        );
+    }
+    let password = files::secret_or_new(&secret, || new_token(&OsEntropy))?;
+    let hash = hex::encode(Sha256::digest(password.expose_secret()));
+    files::write_private(&kept, format!("{hash}\n").as_bytes())?;
+    Ok(hash)
 }
 
 /// The line of `users.acl`. Commands that read and commands that trim are in selectors of their own, so that leave to write
 /// to all inboxes is none to read them (docs/decisions/0080-what-deploy-holds.md).
-fn line(name: &str, process: Process, password: &SecretString, namespace: &str) -> String {
-    let hash = hex::encode(Sha256::digest(password.expose_secret()));
+fn line(name: &str, process: Process, hash: &str, namespace: &str) -> String {
     let mut line = format!("user {name} on #{hash} resetkeys resetchannels -@all");
     let (id, is_orchestrator) = match process {
         Process::Person => {
@@ -217,7 +244,7 @@ mod tests {
 
     #[test]
     fn line__should_let_a_process_read_its_own_inbox_alone() {
-        let password = SecretString::from("hunter2");
+        let password = hex::encode(Sha256::digest("hunter2"));
         let signer = line("signer-1", Process::Signer(ID), &password, "staging");
         let own = format!("covault:{{staging}}:inbox:{}", "07".repeat(32));
         assert_eq!(
@@ -285,11 +312,18 @@ mod tests {
     fn password__should_be_made_once_for_its_owner_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
-        let first = password(folder.path(), "a").unwrap();
-        assert_eq!(first.expose_secret().len(), 64);
-        let again = password(folder.path(), "a").unwrap();
-        assert_eq!(first.expose_secret(), again.expose_secret());
-        let mode = std::fs::metadata(folder.path().join("a.password")).unwrap();
+        let first = password_hash(folder.path(), "a").unwrap();
+        assert_eq!(first, password_hash(folder.path(), "a").unwrap());
+        let secret = folder.path().join("a.password");
+        let mode = std::fs::metadata(&secret).unwrap();
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(&secret).unwrap();
+        assert_eq!(hex::encode(Sha256::digest(text.trim())), first);
+        // It was taken to its process: its user stays the same.
+        std::fs::remove_file(&secret).unwrap();
+        assert_eq!(first, password_hash(folder.path(), "a").unwrap());
+        assert!(!secret.exists());
+        std::fs::write(folder.path().join("a.sha256"), "x").unwrap();
+        assert!(password_hash(folder.path(), "a").is_err());
     }
 }

@@ -180,14 +180,27 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 async fn watch(client: &super::client::AdminClient, uuid: &str, json: bool) -> anyhow::Result<()> {
-    let mut last = String::new();
+    let (mut last, mut was_seen, mut is_away) = (String::new(), false, false);
     loop {
-        let request = details(client, uuid).await?;
+        let request = match details(client, uuid).await {
+            Ok(request) => request,
+            // The request goes on whether somebody answers here or not.
+            Err(error) if was_seen => {
+                if !is_away {
+                    eprintln!("{}; asking on", one_line(&format!("{error:#}")));
+                }
+                is_away = true;
+                tokio::time::sleep(WATCH).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        (was_seen, is_away) = (true, false);
         let ended = match request.status() {
             Status::Succeeded => Some(Ok(())),
             Status::Failed => {
                 let reason = visible(&request.failed_reason);
-                let failed = Finding::error(format!("the request failed: {reason}"));
+                let failed = Finding::request_failed(format!("the request failed: {reason}"));
                 Some(Err(failed.into()))
             }
             Status::Pending | Status::Unspecified => None,
@@ -292,7 +305,7 @@ fn lines(request: &SigningRequest) -> anyhow::Result<Vec<String>> {
     ];
     let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
     let mut lines: Vec<String> = set
-        .map(|(name, value)| format!("{name:<12} {}", visible(&value)))
+        .map(|(name, value)| format!("{name:<12} {}", one_line(&value)))
         .collect();
     lines.push(visible(&format!("{:<12} {payload}", "payload")));
     Ok(lines)
@@ -306,11 +319,11 @@ fn stuck_requests(response: &ListStuckRequestsResponse) -> String {
         };
         [
             ago(response.now_ms.saturating_sub(request.created_ms)),
-            request.uuid.clone(),
-            request.network.clone(),
-            request.address.clone(),
-            hash.to_owned(),
-            request.reason.clone(),
+            one_line(&request.uuid),
+            one_line(&request.network),
+            one_line(&request.address),
+            one_line(hash),
+            one_line(&request.reason),
         ]
     });
     table(
@@ -345,7 +358,7 @@ mod tests {
         let shown = stuck_requests(&ListStuckRequestsResponse {
             requests: vec![
                 request("", "no chain node answered"),
-                request("0x12", "no node has it"),
+                request("0x12", "no node\n\u{1b}[2J has it"),
             ],
             now_ms: 61_000,
         });
@@ -356,7 +369,7 @@ mod tests {
             "{shown}"
         );
         assert!(
-            lines[2].contains("0x12") && lines[2].ends_with("no node has it"),
+            lines[2].contains("0x12") && lines[2].contains("no node ") && !shown.contains('\u{1b}'),
             "{shown}"
         );
     }
@@ -375,7 +388,7 @@ mod tests {
                 status: transaction_state::Status::Mined.into(),
                 ..Default::default()
             }),
-            notes: Some("for \u{1b}[2Jrent".into()),
+            notes: Some("for \u{1b}[2Jrent\nstatus       failed".into()),
             ..Default::default()
         };
         let waiting = SigningRequest {
@@ -404,6 +417,7 @@ mod tests {
         let shown = lines(&payment).unwrap().join("\n");
         assert!(shown.contains("kind         evmSendNative"), "{shown}");
         assert!(shown.contains("notes        for "), "{shown}");
+        assert!(!shown.contains("\nstatus       failed"), "{shown}");
         assert!(
             !shown.contains('\u{1b}') && !shown.contains("reason"),
             "{shown}"

@@ -58,17 +58,23 @@ impl BusSettings {
                 ));
             }
         }
-        let namespace = &self.namespace;
-        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if !(1..=MOST_NAMESPACE).contains(&namespace.len())
-            || !namespace.chars().all(is_letter)
-            || namespace.ends_with(COMMANDS)
-        {
-            problems.push(format!(
-                "bus.namespace: {namespace:?} cannot be used; use up to {MOST_NAMESPACE} small letters, digits and \
-                 \"-\", not ending in {COMMANDS}"
-            ));
+        if let Some(problem) = namespace_problem(&self.namespace) {
+            problems.push(format!("bus.namespace: {problem}"));
         }
         problems
     }
+}
+
+/// Why no cluster can have this namespace.
+pub fn namespace_problem(namespace: &str) -> Option<String> {
+    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_good = (1..=MOST_NAMESPACE).contains(&namespace.len())
+        && namespace.chars().all(is_letter)
+        && !namespace.ends_with(COMMANDS);
+    (!is_good).then(|| {
+        format!(
+            "{namespace:?} cannot be used; use up to {MOST_NAMESPACE} small letters, digits and \"-\", not ending in \
+             {COMMANDS}"
+        )
+    })
 }

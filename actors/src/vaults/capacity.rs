@@ -103,11 +103,16 @@ impl Demand<'_> {
         most_ms: u64,
     ) -> Option<Duration> {
         let over = beyond(Some(wait), most_ms)?;
-        let inputs = u32::try_from(before.of_token).unwrap_or(u32::MAX);
+        // Who has nothing in line is behind nobody of its own.
+        if before.of_token == 0 {
+            return Some(over);
+        }
+        let inputs = u32::try_from(before.of_vault.max(before.of_token)).unwrap_or(u32::MAX);
+        let apart = (wait / inputs).min(over);
         let who = (self.vault.id, self.network.curve(), self.token);
         let now_ms = services.monotonic.elapsed_ms();
         let appointments = &services.limits.appointments;
-        Some(appointments.next(who, now_ms, over, wait / inputs.max(1)))
+        Some(appointments.next(who, now_ms, over, apart))
     }
 
     /// Its place among those that wait for their chain's nodes: from here on the next one waits for it, too.

@@ -9,25 +9,43 @@ if (live) {
   ['keydown', 'pointerdown'].forEach((kind) => addEventListener(kind, note));
   if (!sessionStorage.used) note();
   const left = () => Date.now() - sessionStorage.used > 20 * 60_000;
-  const changed = () => (touched() || left() ? (live.hidden = false) : location.reload());
-  let events;
+  const opened = Date.now();
+  let again;
+  // A list that changes all the time stands still long enough to be read.
+  const changed = () => {
+    if (touched() || left()) { live.hidden = false; return; }
+    clearTimeout(again);
+    again = setTimeout(() => location.reload(), Math.max(0, opened + 10_000 - Date.now()));
+  };
+  let events, retry, silence;
   const listen = () => {
     events?.close();
+    clearTimeout(retry);
+    clearTimeout(silence);
     // A browser has few connections to one place: a page that nobody sees holds none.
     if (document.hidden) return;
     events = new EventSource('/events');
+    const deaf = () => { live.hidden = false; };
+    silence = setTimeout(deaf, 15_000);
+    events.addEventListener('open', () => clearTimeout(silence));
     events.addEventListener('changed', changed);
     // What has come between the page and the stream.
     events.addEventListener('pending', ({ data }) => {
       if ('pending' in live.dataset && live.dataset.pending !== data) changed();
     });
-    // An answer that is no stream ends it for good: until there is one again, the page may be old.
     events.addEventListener('error', () => {
+      clearTimeout(silence);
+      silence = setTimeout(deaf, 15_000);
+      // An answer that is no stream ends it for good.
       if (events.readyState !== EventSource.CLOSED) return;
-      live.hidden = false;
-      setTimeout(listen, 10_000 + Math.random() * 20_000);
+      deaf();
+      retry = setTimeout(listen, 10_000 + Math.random() * 20_000);
     });
   };
-  document.addEventListener('visibilitychange', listen);
+  document.addEventListener('visibilitychange', () => {
+    // Pages without a mark cannot tell what came while nobody saw them.
+    if (!document.hidden && !('pending' in live.dataset)) live.hidden = false;
+    listen();
+  });
   listen();
 }
