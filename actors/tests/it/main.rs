@@ -71,6 +71,7 @@ mod processes;
 mod proofs;
 mod rebroadcast;
 mod rejections;
+mod repeated_outputs;
 mod repeated_payments;
 mod replacing;
 mod requests;

@@ -1011,3 +1011,65 @@ proptest! {
         }));
     }
 }
+
+#[test]
+fn payloads__should_do_the_same_whatever_their_numbers_fees_and_times_are() {
+    use crate::networks::Network::{Evm, Solana, Stellar, Ton};
+    let parse = |kind| Payload::parse(&kind).unwrap();
+    let call = |nonce, data: &[u8]| {
+        parse(WireKind::EvmSendCustom(wire::EvmSendCustom {
+            input: data.to_vec(),
+            nonce: Some(nonce),
+            gas_fee: gas("2", Some("1"), "60000").filter(|_| nonce == 1),
+            ..custom()
+        }))
+    };
+    let xlm = |bytes: &[u8]| {
+        parse(WireKind::StellarSendCustom(wire::StellarSendCustom {
+            from: XLM.into(),
+            tx_base64: STANDARD.encode(bytes),
+        }))
+    };
+    // Fee, sequence number and the low byte of the amount are in fixed places.
+    let envelope = STANDARD.decode(XLM_TX).unwrap();
+    let changed = |at: usize| {
+        let mut bytes = envelope.clone();
+        bytes[at] ^= 1;
+        xlm(&bytes)
+    };
+    let ton = |valid_until: u64, amount: &str| {
+        let asked = serde_json::json!({"valid_until": valid_until, "messages": [{
+            "address": TON, "amount": amount
+        }]});
+        parse(WireKind::TonSendCustom(wire::TonSendCustom {
+            from: TON.into(),
+            payload: asked.to_string().into_bytes(),
+        }))
+    };
+    for (network, one, same, other) in [
+        (Evm, call(0, &[7]), call(1, &[7]), call(1, &[8])),
+        (
+            Stellar,
+            xlm(&envelope),
+            changed(43),
+            changed(envelope.len() - 9),
+        ),
+        (
+            Stellar,
+            xlm(&envelope),
+            changed(51),
+            changed(envelope.len() - 9),
+        ),
+        (
+            Ton,
+            ton(1_900_000_000, "5"),
+            ton(1_900_000_001, "5"),
+            ton(1_900_000_000, "6"),
+        ),
+    ] {
+        assert!(one.does_the_same(&same, network), "{same:?}");
+        assert!(!one.does_the_same(&other, network), "{other:?}");
+        assert_ne!(one, same);
+    }
+    assert!(!xlm(&envelope).does_the_same(&call(0, &[7]), Solana));
+}

@@ -183,7 +183,10 @@ fn unread(fault: Fault) -> RepeatBlocker {
 
 /// Whether a transaction of the account is remembered. As a rule there is none, and that is known without a question to
 /// the store.
-async fn is_any(services: &Services, account: &ChainAccount) -> Result<bool, Fault> {
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn is_any(services: &Services, account: &ChainAccount) -> Result<bool, Fault> {
     let hot = &services.held_leases.hot_numbers;
     let name = rows::refused_name(&rows::account(account));
     if let Some(known) = hot.find(&name, 0) {

@@ -11,9 +11,11 @@ use covault_core::{
 
 use super::SigningState;
 use crate::{
+    account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
         batch_claim::BatchClaim,
+        refused,
         replacement_claim::ReplacementClaim,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
         sweep_claim::SweepClaim,
@@ -70,12 +72,16 @@ impl SigningState {
             events.push(RequestEvent::Approved { deadline_ms });
         }
         let mut built = None;
+        // Where nodes refused something of the account, what that may still do is asked before anything is built.
+        let account = ChainAccount::of(&stored.request, &stored.payload);
+        let is_asked =
+            stored.payload.is_transaction() && refused::is_any(&self.services, &account).await?;
         let local = tx_builder::local_chain_data(&self.services, &stored.payload, &queries);
         self.current = Some(stored);
         if let Some(chain_data) = local {
             // What cannot be built is refused at once, also where people are asked first.
             let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
-            if at_once {
+            if at_once && !is_asked {
                 events.extend(self.built_events(draft.clone())?);
                 built = Some(draft);
             }
