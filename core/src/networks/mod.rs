@@ -257,14 +257,34 @@ impl Payload {
 
     /// Whether both, of a wallet of the network `wallet`, pay or do the same, whatever number, fee and time each of them has.
     pub fn does_the_same(&self, other: &Self, wallet: Network) -> bool {
-        let outflow = self.outflow(wallet);
-        if self == other
-            || outflow.nature == ContentKind::Transfer && outflow == other.outflow(wallet)
-        {
+        self.does_exactly_the_same(other, wallet) || self.transfers_the_same(other, wallet)
+    }
+
+    /// As [`Payload::does_the_same`], with memos and comments: one of them in place of the other harms nobody.
+    pub fn does_exactly_the_same(&self, other: &Self, wallet: Network) -> bool {
+        if self == other {
             return true;
         }
-        let purpose = self.family().purpose();
-        purpose.is_some() && purpose == other.family().purpose() && self.from() == other.from()
+        match (self.family().purpose(), other.family().purpose()) {
+            (None, None) => self.transfers_the_same(other, wallet),
+            (one, other_one) => one == other_one && self.from() == other.from(),
+        }
+    }
+
+    /// The same amounts to the same recipients, in whatever order.
+    fn transfers_the_same(&self, other: &Self, wallet: Network) -> bool {
+        let spends = |payload: &Self| {
+            let outflow = payload.outflow(wallet);
+            let mut spends = outflow.spends;
+            spends.sort_by(|one, other| {
+                let key = (&one.asset, one.amount, &one.recipient);
+                key.cmp(&(&other.asset, other.amount, &other.recipient))
+            });
+            (outflow.nature == ContentKind::Transfer && !spends.is_empty())
+                .then_some((outflow.place, spends))
+        };
+        let spent = spends(self);
+        spent.is_some() && spent == spends(other)
     }
 
     /// What a signature over the payload changes about who may sign for the wallet.

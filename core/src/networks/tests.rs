@@ -1073,3 +1073,21 @@ fn payloads__should_do_the_same_whatever_their_numbers_fees_and_times_are() {
     }
     assert!(!xlm(&envelope).does_the_same(&call(0, &[7]), Solana));
 }
+
+#[test]
+fn payments__should_be_no_substitute_for_each_other_with_another_memo() {
+    use crate::networks::Network::Stellar;
+    let parse = |kind| Payload::parse(&kind).unwrap();
+    let pay = |memo: &str| {
+        parse(WireKind::StellarSendNative(wire::StellarSendNative {
+            from: XLM.into(),
+            to: XLM_ISSUER.into(),
+            value: "5".into(),
+            memo: memo.into(),
+            ..Default::default()
+        }))
+    };
+    assert!(pay("a").does_the_same(&pay("b"), Stellar));
+    assert!(!pay("a").does_exactly_the_same(&pay("b"), Stellar));
+    assert!(pay("a").does_exactly_the_same(&pay("a"), Stellar));
+}

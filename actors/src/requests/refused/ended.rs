@@ -105,8 +105,12 @@ fn is_long_over(services: &Services, account: &ChainAccount, refused: &Refused) 
 /// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
 pub fn never_comes(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
     let network = account.network;
-    // Their answers fit together by themselves: by blocks that were put on another one, or by the slot of each.
-    if matches!(network, Network::Bitcoin | Network::Solana) {
+    // Their answers fit together by themselves: by blocks that were put on another one, by the slot or ledger of each, or as
+    // one answer.
+    if matches!(
+        network,
+        Network::Bitcoin | Network::Solana | Network::Evm | Network::Stellar | Network::Ton
+    ) {
         return true;
     }
     let settling_ms = services.settings.settling_ms;

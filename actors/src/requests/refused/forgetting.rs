@@ -13,14 +13,17 @@ use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
     services::Services,
-    store::{Batch, CommitError, Precondition, rows},
+    store::{
+        Batch, CommitError, Precondition,
+        rows::{self, RefusedRow},
+    },
 };
 
 /// Forgets the refused transactions of a request: what pays the same is built as if there had been none. `services` are
 /// those of the request's vault. Gives the hashes.
 ///
 /// # Errors
-/// [`Class::WrongState`] naming `uuid` where none is remembered; [`Class::Unavailable`] when the store cannot be written.
+/// [`Class::WrongState`] naming `uuid` where none is remembered or it has come; [`Class::Unavailable`] when the store cannot be written.
 pub async fn forget_refused(
     services: &Services,
     request: &SigningRequest,
@@ -29,15 +32,40 @@ pub async fn forget_refused(
     let payload = Payload::decode(&request.payload)?;
     let account = ChainAccount::of(request, &payload);
     let (mut batch, mut hashes) = (Batch::new(), Vec::new());
+    let (mut rest, mut unkept) = (Vec::new(), None);
     let mut scan = Some(all(&account));
     while let Some(asked) = scan {
         let page = services.store.scan(&asked).await?;
         scan = asked.rest(&page);
         for (key, row) in page {
-            if rows::split_refused(&key).is_some_and(|(_, _, id)| id == request.id) {
-                let refused: rows::RefusedRow = rows::decode(&row.value)?;
-                hashes.push(refused.signed.tx_hash);
-                batch.delete(key, Precondition::Version(row.version));
+            let Some((_, number, id)) = rows::split_refused(&key) else {
+                continue;
+            };
+            let refused: RefusedRow = rows::decode(&row.value)?;
+            if id != request.id {
+                rest.push((number, id, key, row.version, refused));
+                continue;
+            }
+            if refused.late.is_some() {
+                let problem = "its transaction is on the chain; what pays the same goes by itself a day after that was seen";
+                return Err(Fault::new(Class::WrongState, problem).at("uuid"));
+            }
+            if refused.unkept > 0 {
+                unkept = Some((number, refused.unkept));
+            }
+            hashes.push(refused.signed.tx_hash);
+            batch.delete(key, Precondition::Version(row.version));
+        }
+    }
+    // Nobody has looked up the older ones of the same payment: the next one says that there were any.
+    if let Some((number, unkept)) = unkept {
+        rest.retain(|(other, ..)| *other == number);
+        while let Some((_, id, key, version, mut refused)) = rest.pop() {
+            let found = services.request(id).await?;
+            if found.is_some_and(|(found, _)| found.payload == request.payload) {
+                refused.unkept = refused.unkept.saturating_add(unkept);
+                batch.put(key, Precondition::Version(version), rows::encode(&refused)?);
+                break;
             }
         }
     }

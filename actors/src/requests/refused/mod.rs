@@ -83,11 +83,15 @@ struct Refused {
     number: u64,
     request: RequestId,
     row: RefusedRow,
+    /// Its number, inputs and payload, where the chain takes one at most of all that have the same.
+    payment: Option<Payment>,
     /// It pays what the request that is to be built pays.
     is_same: bool,
     /// Who has its number, where there is one.
     holder: Holder,
 }
+
+type Payment = (u64, Vec<Resource>, Vec<u8>);
 
 /// Who has a remembered number now.
 enum Holder {
@@ -161,6 +165,10 @@ pub async fn check_built_by_client(
     if next.account.network.rules().is_numbered() {
         let uses = || uses.to_vec();
         return check_named_number(services, &**client, next, uses).await;
+    }
+    // What cannot be built is told by its draft.
+    if uses.is_empty() {
+        return Ok(());
     }
     for one in still_open(services, client, next).await? {
         if uses.iter().any(|it| one.inputs.contains(it)) {
@@ -251,6 +259,14 @@ fn is_same(
     }
 }
 
+/// Whether a request that the chain may take in place of a refused one pays that, to the memo.
+fn pays_exactly_the_same(next: &NextRequest<'_>, other: &SigningRequest) -> bool {
+    let network = next.account.network;
+    let payload = Payload::decode(&other.payload).ok();
+    pays_the_same(next, other)
+        && payload.is_some_and(|payload| next.payload.does_exactly_the_same(&payload, network))
+}
+
 fn pays_the_same(next: &NextRequest<'_>, earlier: &SigningRequest) -> bool {
     // What only uses a number up pays nobody.
     let rules = next.account.network.rules();
@@ -309,6 +325,7 @@ async fn read_page(
                 request,
                 version: row.version,
                 row: rows::decode(&row.value)?,
+                payment: None,
                 key,
                 holder: Holder::Nobody,
             });
@@ -329,6 +346,7 @@ async fn read_page(
             // Else nothing keeps the chain from taking both.
             if rules.is_numbered() || !inputs.is_empty() {
                 let payment = (refused.number, inputs, request.payload.clone());
+                refused.payment = Some(payment.clone());
                 alike.entry(payment).or_default().push(index);
             }
         }
@@ -398,32 +416,74 @@ fn inputs_of(account: &ChainAccount, refused: &Refused) -> Vec<Resource> {
     })
 }
 
-/// The rows of an account that were found in the store.
+/// The rows of an account that were found in the store, but for those that say that one has come.
 #[derive(Default)]
-struct Kept(Vec<(RequestId, Key, u64)>);
+struct Kept(Vec<KeptRow>);
+
+struct KeptRow {
+    request: RequestId,
+    key: Key,
+    version: u64,
+    row: RefusedRow,
+    payment: Option<Payment>,
+}
 
 impl Kept {
     fn add(&mut self, found: &[Refused]) {
-        let found = found.iter();
-        self.0
-            .extend(found.map(|it| (it.request, it.key.clone(), it.version)));
+        let found = found.iter().filter(|it| it.row.late.is_none());
+        self.0.extend(found.map(|it| KeptRow {
+            request: it.request,
+            key: it.key.clone(),
+            version: it.version,
+            row: it.row.clone(),
+            payment: it.payment.clone(),
+        }));
     }
 
-    /// Forgets the oldest where an account has too many: they cost each of its requests questions to the store.
+    /// Leaves those out that were just forgotten.
+    fn leave_out(&mut self, over: &[Refused]) {
+        self.0.retain(|row| over.iter().all(|it| it.key != row.key));
+    }
+
+    /// Of each payment leaves the newest, which says how many more there were, where an account has too many: they cost each of
+    /// its requests questions to the store. Where that is not enough, forgets the oldest.
     async fn bound(mut self, services: &Services) -> Result<(), Fault> {
-        let Some(surplus) = self.0.len().checked_sub(MOST_KEPT).filter(|it| *it > 0) else {
+        if self.0.len() <= MOST_KEPT {
             return Ok(());
-        };
-        // Ids begin with the time at which they were made.
-        self.0.sort_by_key(|(request, ..)| *request);
-        let mut batch = Batch::new();
-        for (_, key, version) in self.0.into_iter().take(surplus) {
-            batch.delete(key, Precondition::Version(version));
         }
-        tracing::warn!(
-            surplus,
-            "a wallet has more than {MOST_KEPT} refused transactions that can still come: the oldest were forgotten"
-        );
+        // Ids begin with the time at which they were made.
+        self.0.sort_by_key(|row| std::cmp::Reverse(row.request));
+        let mut batch = Batch::new();
+        let mut newest: HashMap<Payment, usize> = HashMap::new();
+        let mut left: Vec<(KeptRow, u64)> = Vec::new();
+        for row in self.0 {
+            let place = row.payment.as_ref().and_then(|it| newest.get(it).copied());
+            if let Some((_, unkept)) = place.and_then(|place| left.get_mut(place)) {
+                *unkept = unkept.saturating_add(row.row.unkept).saturating_add(1);
+                batch.delete(row.key, Precondition::Version(row.version));
+                continue;
+            }
+            if let Some(payment) = &row.payment {
+                newest.insert(payment.clone(), left.len());
+            }
+            left.push((row, 0));
+        }
+        let surplus = left.len().saturating_sub(MOST_KEPT);
+        if surplus > 0 {
+            tracing::warn!(
+                surplus,
+                "nodes refused more than {MOST_KEPT} different payments of a wallet that can still come: the oldest were forgotten"
+            );
+        }
+        for (index, (mut row, unkept)) in left.into_iter().enumerate() {
+            let expected = Precondition::Version(row.version);
+            if index >= MOST_KEPT {
+                batch.delete(row.key, expected);
+            } else if unkept > 0 {
+                row.row.unkept = row.row.unkept.saturating_add(unkept);
+                batch.put(row.key, expected, rows::encode(&row.row)?);
+            }
+        }
         match services.store.commit(batch).await {
             Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
             Err(error) => Err(error.into()),

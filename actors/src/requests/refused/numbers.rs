@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource, request::TransactionState};
 
 use super::{
-    ASKED, Holder, Kept, NextRequest, Refused, RepeatBlocker, all, forget, is_any, note_late,
-    paid_before, pays_the_same, read_page, settle_late, unread, way_out,
+    ASKED, Holder, Kept, NextRequest, Refused, RepeatBlocker, all, ended::never_comes, forget,
+    is_any, note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
     chain_rpc::{
@@ -253,6 +253,7 @@ async fn open_rows(
             }
         }
         forget(services, &over).await?;
+        kept.leave_out(&over);
     }
     kept.bound(services).await?;
     Ok(open)
@@ -311,10 +312,19 @@ async fn settle(
     };
     for (refused, said) in unsettled.into_iter().zip(said) {
         let (hash, id, number) = (&refused.row.signed.tx_hash, refused.request, refused.number);
+        if !matches!(
+            said,
+            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
+        ) {
+            services.refused_void.clear(id);
+        }
         match said {
-            Ok(TransactionSighting::Expired) => over.push(refused),
-            // Else one that is not kept may be what has replaced it.
-            Ok(TransactionSighting::Replaced(_)) if refused.row.unkept == 0 => over.push(refused),
+            // Else one that is not kept may be what has come.
+            Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
+                if refused.row.unkept == 0 && never_comes(services, next.account, &refused) =>
+            {
+                over.push(refused);
+            }
             Ok(TransactionSighting::Final(inclusion)) if !inclusion.success => {
                 tracing::warn!(request = %id, number, hash, "a transaction that nodes had refused is on the chain, where it failed and only cost its fee");
                 over.push(refused);
@@ -360,7 +370,7 @@ async fn wait_for_holders(
             return Err(wait((number, holder)));
         };
         // Of these two the chain takes one.
-        if pays_the_same(next, found) {
+        if pays_exactly_the_same(next, found) {
             continue;
         }
         asked.push((number, holder));

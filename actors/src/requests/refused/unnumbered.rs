@@ -17,8 +17,8 @@ use covault_core::{
 use super::{
     ASKED, Kept, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, ended,
     ended::{end_ms, never_comes},
-    forget, inputs_of, is_any, note_late, paid_before, pays_the_same, read_page, settle_late,
-    unread, way_out,
+    forget, inputs_of, is_any, note_late, paid_before, pays_exactly_the_same, read_page,
+    settle_late, unread, way_out,
 };
 use crate::{
     chain_rpc::{ChainClient, TrackedTransaction, TransactionSighting, sightings_of_witnesses},
@@ -137,7 +137,7 @@ async fn tie(
                 if !spends.contains(input) {
                     continue;
                 }
-                if pays_the_same(next, &found) {
+                if pays_exactly_the_same(next, &found) {
                     return Ok(None);
                 }
                 made.extend(rules.sent_outputs(signed).map_err(unread)?);
@@ -232,6 +232,7 @@ async fn same_rows(
             }
         }
         forget(services, &over).await?;
+        kept.leave_out(&over);
     }
     kept.bound(services).await?;
     Ok((same, ended))

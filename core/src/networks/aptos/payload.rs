@@ -416,6 +416,11 @@ impl NetworkPayload for AptosPayload {
                 expiration_timestamp_secs: 0,
                 ..raw.clone()
             }),
+            // Its JSON may be written in several ways.
+            AptosAction::Call(call) => {
+                let purpose = (chain_id, from, &call.target, &call.arguments);
+                return Some(format!("{purpose:?}").into_bytes());
+            }
             action => action.clone(),
         };
         Some(format!("{chain_id} {from} {action:?}").into_bytes())

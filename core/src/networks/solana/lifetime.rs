@@ -69,7 +69,7 @@ impl DurableNonce {
     }
 }
 
-fn durable_nonce(message: &VersionedMessage) -> Option<DurableNonce> {
+pub(super) fn durable_nonce(message: &VersionedMessage) -> Option<DurableNonce> {
     let first = message.instructions().first()?;
     let program = account(message, first.program_id_index)?.named()?;
     if program != SYSTEM || !first.data.starts_with(&ADVANCE_NONCE_ACCOUNT) {

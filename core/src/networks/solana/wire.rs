@@ -6,7 +6,7 @@ use solana_message::VersionedMessage;
 use solana_pubkey::Pubkey;
 use solana_transaction::versioned::VersionedTransaction;
 
-use super::effect::COMPUTE_BUDGET;
+use super::{effect::COMPUTE_BUDGET, lifetime::durable_nonce};
 
 /// The most bytes of a transaction with a legacy or v0 message: an IPv6 packet of 1,280 bytes
 /// without its headers (`PACKET_DATA_SIZE` of the SDK).
@@ -112,7 +112,9 @@ impl WireTransaction {
             Some(key) => Ok(key),
             None => Err(usize::from(index).saturating_sub(keys.len())),
         };
-        let instructions = self.message.instructions().iter();
+        // The first one uses a durable nonce up, where there is one.
+        let of_nonce = usize::from(durable_nonce(&self.message).is_some());
+        let instructions = self.message.instructions().iter().skip(of_nonce);
         let instructions = instructions.map(|one| {
             let accounts: Vec<_> = one.accounts.iter().map(|index| key(*index)).collect();
             (key(one.program_id_index), accounts, &one.data)

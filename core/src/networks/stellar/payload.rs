@@ -279,8 +279,11 @@ impl NetworkPayload for StellarPayload {
     }
 
     fn purpose(&self) -> Option<Vec<u8>> {
-        let StellarPayload::Custom(custom) = self else {
-            return None;
+        let custom = match self {
+            StellarPayload::Transaction(one) => {
+                return Some(format!("{:?} {:?}", one.action, one.memo).into_bytes());
+            }
+            StellarPayload::Custom(custom) => custom,
         };
         let parts = envelope::parts(&custom.envelope);
         Some(format!("{:?}", (parts.source, parts.memo, parts.operations)).into_bytes())

@@ -228,12 +228,17 @@ impl NetworkPayload for TonPayload {
 
     fn purpose(&self) -> Option<Vec<u8>> {
         match self {
+            TonPayload::SendNative(send) => {
+                let purpose = (send.to.wallet_form(), send.value, &send.comment);
+                Some(format!("{purpose:?}").into_bytes())
+            }
             TonPayload::SendToken(send) => {
-                let purpose = (send.to, send.master, send.amount, &send.comment);
+                let (to, master) = (send.to.wallet_form(), send.master.contract_form());
+                let purpose = (to, master, send.amount, &send.comment);
                 Some(format!("{purpose:?}").into_bytes())
             }
             TonPayload::SendCustom(send) => Some(format!("{:?}", send.messages).into_bytes()),
-            TonPayload::SendNative(_) | TonPayload::Message(_) => None,
+            TonPayload::Message(_) => None,
         }
     }
 

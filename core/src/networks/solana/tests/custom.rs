@@ -396,6 +396,11 @@ fn transactions__should_do_the_same_whatever_their_blockhash_and_price_are() {
         let same = payload(&[same]);
         assert!(one != same && one.does_the_same(&same, Network::Solana));
     }
+    let nonce = |account| system::advance_nonce_account(&at(account), &wallet());
+    let nonces =
+        [3, 4].map(|account| payload(&[legacy(&wallet(), &[nonce(account), pay.clone()])]));
+    assert!(nonces[0].does_the_same(&nonces[1], Network::Solana));
+    assert!(nonces[0].does_the_same(&one, Network::Solana));
     for other in [payload(&[simple(6)]), payload(&[simple(5), later(&[pay])])] {
         assert!(!one.does_the_same(&other, Network::Solana));
     }
