@@ -62,7 +62,7 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// End a batch payment that nobody has approved. Irreversible.
+    /// End a batch payment that nobody has approved, or close a failed one. Irreversible.
     Reject {
         /// The UUID of the batch payment.
         uuid: String,

@@ -10,12 +10,14 @@
 //! - One that was signed goes on: only the same bytes are sent.
 //! - Keys that were being made, and new shares, are left to an operator: they may be there.
 //! - Epochs that runs may have used, and numbers of wallets that may have been given out, are passed.
+//! - Batch payments that were not over are closed: one may have been paid since.
 //! - Clients are kept out until an operator lets them in.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use covault_core::{
     audit::AuditChain,
+    batch::{BatchEvent, BatchPayment, BatchState},
     fault::{Class, Fault},
     request::{RequestEvent, RequestState, SigningRequest},
     wallet::vault::Vault,
@@ -24,7 +26,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     audit::{AuditActor, AuditNote},
-    requests::request_store::{self, CommitExtras},
+    requests::{
+        batch_claim::BatchClaim,
+        request_store::{self, CommitExtras},
+    },
     services::Services,
     store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
     vaults::wallets,
@@ -122,6 +127,7 @@ pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fa
     // Of several processes that start at once, only what came before the first that is done counts.
     let services = &services.with_restore_fence(marker.clone(), version);
     let ended = end_requests(services, imported).await?;
+    end_batches(services, imported).await?;
     let vaults = recover_vaults(services).await?;
     let mut batch = Batch::new();
     let held = rows::encode(&RestoreState::Held(imported))?;
@@ -211,6 +217,46 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
         next = scan.rest(&page);
     }
     Ok(ended)
+}
+
+/// Closes all batch payments that are not over: one may have been approved and paid since, and would be paid again.
+async fn end_batches(services: &Services, imported: RestoreTimes) -> Result<(), Fault> {
+    let mut next = Some(Scan::prefix(KeySpace::Batch, &[], PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, row) in &page {
+            let Ok(batch) = rows::decode::<BatchPayment>(&row.value) else {
+                tracing::error!(
+                    batch = hex::encode(&key.bytes),
+                    "a stored batch payment cannot be read"
+                );
+                continue;
+            };
+            let is_over = matches!(
+                batch.state,
+                BatchState::Succeeded(_)
+                    | BatchState::Failed {
+                        resumable: false,
+                        ..
+                    }
+            );
+            if is_over {
+                continue;
+            }
+            let reason = format!(
+                "the service was restored from a backup, in which this batch was not over yet; whether it was paid after \
+                 that is not known: look at the chain before you make another one (backup of {} ms since the Unix epoch)",
+                imported.backup_at_ms
+            );
+            let (event, by) = (BatchEvent::Restored { reason }, AuditActor::service());
+            let claim = BatchClaim::new(&batch, row.version, event, &by, services.now_ms())?;
+            let mut ended = Batch::new();
+            claim.add_to(&mut ended)?;
+            services.store.commit(ended).await?;
+        }
+        next = scan.rest(&page);
+    }
+    Ok(())
 }
 
 /// Leaves to operators what was in progress for keys, and passes epochs and numbers of wallets. Returns how

@@ -82,7 +82,15 @@ async fn advance(vaults: &VaultActors, id: BatchId) -> Result<(), Fault> {
     };
     let by = AuditActor::service();
     let commit = || CommandCommit::new(by.clone(), None, None);
-    let event = match next(services, &batch).await? {
+    let ahead = match next(services, &batch).await {
+        // Such as a batch contract that is not configured any more. No request is on its way then.
+        Err(fault) if is_lasting(&fault) => Next::End(BatchEvent::GaveUp {
+            reason: fault.message().to_owned(),
+            resumable: true,
+        }),
+        ahead => ahead?,
+    };
+    let event = match ahead {
         Next::Nothing => return Ok(()),
         Next::End(event) => event,
         Next::Make(stage) => {
@@ -126,18 +134,25 @@ async fn next(services: &Services, batch: &BatchPayment) -> Result<Next, Fault> 
         match (newest.stage, outcome(services, newest.request).await?) {
             (_, BatchOutcome::Waiting) | (BatchStage::Send, BatchOutcome::Mined) => Next::Nothing,
             (BatchStage::Send, BatchOutcome::Final) => Next::End(BatchEvent::PaymentSent),
-            (BatchStage::Send, BatchOutcome::Void { reason, certain }) => gave_up(
+            (
+                BatchStage::Send,
+                BatchOutcome::Void {
+                    reason,
+                    certain,
+                    denied,
+                },
+            ) => gave_up(
                 match certain {
                     true => reason,
                     false => format!(
-                        "{reason}. A node may have kept the signed transaction: look whether the recipients were paid \
-                     before you make another batch"
+                        "{reason}. Somebody may have the signed transaction: look whether the recipients were paid before you \
+                     make another batch"
                     ),
                 },
-                certain,
+                certain && !denied,
             ),
             // No allowance pays anybody.
-            (_, BatchOutcome::Void { reason, .. }) => gave_up(reason, true),
+            (_, BatchOutcome::Void { reason, denied, .. }) => gave_up(reason, !denied),
             (BatchStage::ResetAllowance, done) => after_reset(services, batch, done).await?,
             (BatchStage::Allowance, done) => after_allowance(services, batch, done).await?,
         },

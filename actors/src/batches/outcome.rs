@@ -1,16 +1,19 @@
 //! What became of a signing request of a batch, with those that were made to replace its transaction.
 
 use covault_core::{
-    fault::Fault,
+    fault::{ExecuteCode, Fault},
     ids::RequestId,
-    networks::{Network, Replacement},
+    networks::Replacement,
     request::{Inclusion, RequestState, SigningRequest, TransactionState},
 };
 
 use crate::{
     requests::replacing::ReplacementFamily,
     services::Services,
-    store::rows::{self, TransactionRow},
+    store::{
+        batch_rows,
+        rows::{self, TransactionRow},
+    },
 };
 
 /// What became of it.
@@ -28,6 +31,8 @@ pub enum BatchOutcome {
         reason: String,
         /// Whether it can never do it any more.
         certain: bool,
+        /// Whether people, or their rules, do not want it.
+        denied: bool,
     },
 }
 
@@ -45,8 +50,13 @@ pub async fn outcome(services: &Services, id: RequestId) -> Result<BatchOutcome,
     let keys: Vec<_> = all.iter().map(|one| rows::transaction(one.id)).collect();
     let places = services.load_all::<TransactionRow>(&keys).await?;
     let mut joined = None;
-    for (request, place) in all.into_iter().zip(places) {
-        let one = of_one(request, place?.map(|row| row.state));
+    let keys: Vec<_> = all
+        .iter()
+        .map(|one| batch_rows::asked_request(one.id))
+        .collect();
+    let asked = services.load_all::<()>(&keys).await?;
+    for ((request, place), asked) in all.into_iter().zip(places).zip(asked) {
+        let one = of_one(request, place?.map(|row| row.state), asked?.is_some());
         joined = Some(match joined {
             None => one,
             Some(joined) => join(joined, one),
@@ -55,54 +65,50 @@ pub async fn outcome(services: &Services, id: RequestId) -> Result<BatchOutcome,
     Ok(joined.unwrap_or(BatchOutcome::Waiting))
 }
 
-/// Of one request alone.
-fn of_one(request: &SigningRequest, place: Option<TransactionState>) -> BatchOutcome {
-    let void = |reason: String| BatchOutcome::Void {
-        reason,
+/// Of one request alone. `asked`: it ended without signatures that signers had been asked for.
+fn of_one(request: &SigningRequest, place: Option<TransactionState>, asked: bool) -> BatchOutcome {
+    let void = |reason: &str| BatchOutcome::Void {
+        reason: reason.to_owned(),
         certain: true,
+        denied: false,
     };
-    match (&request.state, place) {
-        (
-            RequestState::Failed {
-                reason, signatures, ..
-            },
-            _,
-        ) => BatchOutcome::Void {
-            reason: reason.clone(),
-            // A node that has refused a signed transaction may have kept it. The account's next request gets its number
-            // on EVM chains; elsewhere nothing keeps another payment from spending other outputs or objects.
-            certain: signatures.is_empty() || request.network == Network::Evm,
-        },
-        (
-            RequestState::Succeeded { .. },
-            Some(TransactionState::Final(Inclusion { success, .. })),
-        ) => {
-            let cancels = request.replaces.as_ref();
-            match (
-                success,
-                cancels.is_some_and(|it| it.how == Replacement::Cancel),
-            ) {
+    let cancels = request.replaces.as_ref();
+    let cancels = cancels.is_some_and(|it| it.how == Replacement::Cancel);
+    // What the chain has counts, however the request has ended: nodes may have taken what they had refused.
+    match place {
+        Some(TransactionState::Final(Inclusion { success, .. })) => {
+            return match (success, cancels) {
                 (true, false) => BatchOutcome::Final,
-                (true, true) => void("the transaction was cancelled".to_owned()),
-                (false, _) => void("the transaction was reverted on the chain".to_owned()),
-            }
+                (true, true) => void("the transaction was cancelled"),
+                (false, _) => void("the transaction was reverted on the chain"),
+            };
         }
-        (
-            RequestState::Succeeded { .. },
-            Some(TransactionState::Mined(Inclusion { success, .. })),
-        ) => {
-            let cancels = request.replaces.as_ref();
-            match success && cancels.is_none_or(|it| it.how != Replacement::Cancel) {
+        Some(TransactionState::Mined(Inclusion { success, .. })) => {
+            return match success && !cancels {
                 true => BatchOutcome::Mined,
                 false => BatchOutcome::Waiting,
-            }
+            };
         }
-        (RequestState::Succeeded { .. }, Some(TransactionState::Replaced { .. })) => {
-            void("another transaction has taken the place of its transaction".to_owned())
+        Some(TransactionState::Replaced { .. }) => {
+            return void("another transaction has taken the place of its transaction");
         }
-        (RequestState::Succeeded { .. }, Some(TransactionState::Dropped)) => {
-            void("the time of its transaction is over, and no block has it".to_owned())
+        Some(TransactionState::Dropped) => {
+            return void("the time of its transaction is over, and no block has it");
         }
+        Some(TransactionState::Pending | TransactionState::Partial(_)) | None => {}
+    }
+    match &request.state {
+        RequestState::Failed {
+            reason,
+            signatures,
+            code,
+        } => BatchOutcome::Void {
+            reason: reason.clone(),
+            // Who has the signed bytes can send them, whatever nodes have said of them: a node that refused them, or a
+            // signer that finished the signature and told nobody.
+            certain: signatures.is_empty() && !asked,
+            denied: *code == ExecuteCode::AlreadyDenied,
+        },
         _ => BatchOutcome::Waiting,
     }
 }
@@ -118,10 +124,15 @@ fn join(one: BatchOutcome, other: BatchOutcome) -> BatchOutcome {
             Void {
                 certain: before, ..
             },
-            Void { reason, certain },
+            Void {
+                reason,
+                certain,
+                denied,
+            },
         ) => Void {
             reason,
             certain: before && certain,
+            denied,
         },
     }
 }
@@ -129,6 +140,14 @@ fn join(one: BatchOutcome, other: BatchOutcome) -> BatchOutcome {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_core::{
+        derive::KeyPath,
+        ids::{TokenId, VaultId, WalletId},
+        networks::Network,
+        request::{ApprovalRule, Consent, Replaces},
+        signature::Signature,
+    };
+
     use super::*;
 
     #[test]
@@ -137,6 +156,7 @@ mod tests {
         let void = |certain| Void {
             reason: "x".to_owned(),
             certain,
+            denied: false,
         };
         for (one, other, expected) in [
             (void(true), Waiting, Waiting),
@@ -151,5 +171,77 @@ mod tests {
                 assert_eq!(join(other, one), expected);
             }
         }
+    }
+
+    fn request(state: RequestState, how: Option<Replacement>) -> SigningRequest {
+        let id = RequestId::from_bytes([1; 16]);
+        SigningRequest {
+            id,
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            network: Network::Evm,
+            root_public_key: Vec::new(),
+            path: KeyPath::new(Vec::new()).unwrap(),
+            public_key: Vec::new(),
+            address: String::new(),
+            payload: Vec::new(),
+            notes: None,
+            token: TokenId::from_bytes([4; 16]),
+            replaces: how.map(|how| Replaces {
+                request: id,
+                first: id,
+                how,
+                most_fee: None,
+            }),
+            created_at_ms: 0,
+            consent: Consent::new(ApprovalRule::automatic()),
+            state,
+        }
+    }
+
+    #[test]
+    fn of_one__should_believe_the_chain_before_the_request() {
+        let failed = |signed: bool, code| RequestState::Failed {
+            reason: "x".to_owned(),
+            code,
+            signatures: match signed {
+                true => vec![Signature::Ed25519 {
+                    r: [0; 32],
+                    s: [0; 32],
+                }],
+                false => Vec::new(),
+            },
+        };
+        let plain = ExecuteCode::Unspecified;
+        let place = |success| Some(TransactionState::Final(Inclusion { block: 1, success }));
+        // Nodes had refused it, and a block has it.
+        let refused = || request(failed(true, plain), None);
+        assert_eq!(of_one(&refused(), place(true), false), BatchOutcome::Final);
+        let certain = |outcome| match outcome {
+            BatchOutcome::Void {
+                certain, denied, ..
+            } => Some((certain, denied)),
+            _ => None,
+        };
+        for (state, place, asked, expected) in [
+            (failed(true, plain), None, false, (false, false)),
+            (failed(true, plain), place(false), false, (true, false)),
+            (failed(false, plain), None, false, (true, false)),
+            (failed(false, plain), None, true, (false, false)),
+            (
+                failed(false, ExecuteCode::AlreadyDenied),
+                None,
+                false,
+                (true, true),
+            ),
+        ] {
+            let outcome = of_one(&request(state.clone(), None), place, asked);
+            assert_eq!(certain(outcome), Some(expected), "{state:?} {asked}");
+        }
+        let cancelled = request(failed(true, plain), Some(Replacement::Cancel));
+        assert_eq!(
+            certain(of_one(&cancelled, place(true), false)),
+            Some((true, false))
+        );
     }
 }

@@ -164,6 +164,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Batch
         | KeySpace::BatchIndex
         | KeySpace::OpenBatch
+        | KeySpace::AskedRequest
         | KeySpace::Deposit
         | KeySpace::AddressProof
         | KeySpace::ProofWanted

@@ -11,7 +11,8 @@ use crate::requests::batch_claim::BatchClaim;
 /// Most characters of a reason.
 const MAX_REASON: usize = 500;
 
-/// Ends a batch payment that nobody has approved. Of an approved one the signing requests are rejected.
+/// Ends a batch payment that nobody has approved, or that could be resumed. Of one that is on its way the signing
+/// requests are rejected.
 pub struct RejectBatchPayment;
 
 #[async_trait]
@@ -28,7 +29,15 @@ impl Operation for RejectBatchPayment {
         let services = call.services;
         covault_core::field::label("reason", &message.reason, MAX_REASON)?;
         let (found, version) = batch::find(services, call.caller, &message.uuid).await?;
-        if found.state != BatchState::Pending {
+        let is_closable = matches!(
+            found.state,
+            BatchState::Pending
+                | BatchState::Failed {
+                    resumable: true,
+                    ..
+                }
+        );
+        if !is_closable {
             return Err(Fault::new(
                 Class::WrongState,
                 "the batch waits for nobody; reject its signing request, if that one still waits",

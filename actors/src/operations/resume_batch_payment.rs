@@ -6,12 +6,16 @@ use covault_core::{
 };
 
 use super::{Home, HomeLookup, Operation, OperationCall, batch};
-use crate::batches::{
-    outcome::{BatchOutcome, outcome},
-    start::{self, Read},
+use crate::{
+    batches::{
+        outcome::{BatchOutcome, outcome},
+        start::{self, Read},
+    },
+    requests::batch_claim::BatchClaim,
 };
 
-/// Tries a failed batch payment again. None of the requests that were to pay may ever do it.
+/// Tries a failed batch payment again. None of the requests that were to pay may ever do it. One that has paid
+/// nevertheless ends the batch as paid.
 pub struct ResumeBatchPayment;
 
 #[async_trait]
@@ -28,15 +32,12 @@ impl Operation for ResumeBatchPayment {
         let services = call.services;
         let refused = |why: String| Err(Fault::new(Class::WrongState, why));
         let (found, version) = batch::find(services, call.caller, &message.uuid).await?;
-        let progress = match &found.state {
+        let (progress, reason, resumable) = match &found.state {
             BatchState::Failed {
                 progress,
-                resumable: true,
-                ..
-            } => progress,
-            BatchState::Failed { reason, .. } => {
-                return refused(format!("the batch cannot be resumed: {reason}"));
-            }
+                reason,
+                resumable,
+            } => (progress, reason, *resumable),
             BatchState::Pending => return refused("the batch was not approved yet".to_owned()),
             BatchState::Approved(_) => return refused("the batch is on its way".to_owned()),
             BatchState::Succeeded(_) => return refused("the batch was paid".to_owned()),
@@ -48,6 +49,15 @@ impl Operation for ResumeBatchPayment {
             }
             match outcome(services, made.request).await? {
                 BatchOutcome::Void { certain: true, .. } => {}
+                BatchOutcome::Final => {
+                    let (by, now_ms) = (call.command_commit.by(), services.now_ms());
+                    let event = BatchEvent::PaymentSent;
+                    let claim = BatchClaim::new(&found, version, event, by, now_ms)?;
+                    let paid = claim.commit(services, &call.command_commit).await?;
+                    return Ok(admin::ResumeBatchPaymentResponse {
+                        batch_payment: Some(batch::summary(&paid)?),
+                    });
+                }
                 _ => {
                     return refused(format!(
                         "request {} may have paid the batch, or may still do it",
@@ -55,6 +65,9 @@ impl Operation for ResumeBatchPayment {
                     ));
                 }
             }
+        }
+        if !resumable {
+            return refused(format!("the batch cannot be resumed: {reason}"));
         }
         let stage = start::first_stage(services, &found).await?;
         let read = Read {

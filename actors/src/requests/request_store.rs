@@ -25,7 +25,7 @@ use crate::{
     },
     services::Services,
     store::{
-        Batch, CommitError, Key, KeySpace, Precondition,
+        Batch, CommitError, Key, KeySpace, Precondition, batch_rows,
         rows::{self, OutboxRow, TransactionRow},
     },
 };
@@ -447,6 +447,10 @@ async fn try_advance(
             )?;
         }
     }
+    if asked_for_nothing_seen(&request.state, &next.state) {
+        let key = batch_rows::asked_request(next.id);
+        batch.put(key, Precondition::Any, rows::encode(&())?);
+    }
     if extras.may_be_kept
         && let RequestState::Broadcasting { draft, .. } = &request.state
     {
@@ -565,6 +569,16 @@ async fn try_advance(
         services.listeners.tracking.push(tracked);
     }
     Ok(())
+}
+
+/// Whether a request fails without signatures that signers were asked for: one of them may have finished them.
+fn asked_for_nothing_seen(before: &RequestState, next: &RequestState) -> bool {
+    let asked = match before {
+        RequestState::Signing { .. } => true,
+        RequestState::Prepared { attempts, .. } => *attempts > 0,
+        _ => false,
+    };
+    asked && matches!(next, RequestState::Failed { signatures, .. } if signatures.is_empty())
 }
 
 /// The row by which a request is found as long as it waits for people.

@@ -1,6 +1,6 @@
-//! The keys by which batch payments are found.
+//! The keys by which batch payments are found, and what decides whether one is paid again.
 
-use covault_core::ids::{BatchId, VaultId};
+use covault_core::ids::{BatchId, RequestId, VaultId};
 
 use super::{Key, KeySpace};
 
@@ -37,4 +37,9 @@ pub fn open_batch_of(key: &Key) -> Option<(VaultId, BatchId)> {
     let (vault, id) = key.bytes.split_first_chunk::<16>()?;
     let id = id.first_chunk::<16>()?;
     Some((VaultId::from_bytes(*vault), BatchId::from_bytes(*id)))
+}
+
+/// [`KeySpace::AskedRequest`].
+pub fn asked_request(request: RequestId) -> Key {
+    Key::new(KeySpace::AskedRequest, &[request.as_bytes()])
 }

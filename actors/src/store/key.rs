@@ -149,11 +149,13 @@ pub enum KeySpace {
     Sweep = 71,
     /// Token id, chain, token (nothing: the coin) -> what was swept in all.
     SweepTotal = 72,
+    /// Request id -> nothing: a request that failed without signatures after signers were asked for them.
+    AskedRequest = 80,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 70] = [
+    pub const ALL: [Self; 71] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -224,6 +226,7 @@ impl KeySpace {
         Self::RequestTerm,
         Self::Sweep,
         Self::SweepTotal,
+        Self::AskedRequest,
     ];
 
     /// The kind of a number.

@@ -147,6 +147,9 @@ pub async fn admit(
     }
     foresee(services, &wallet, &payload).await?;
     let broadcast = broadcast && payload.may_broadcast(&services.known);
+    if batch.is_some() && !broadcast {
+        return Err(Fault::bug("a batch whose payment is not sent"));
+    }
     let (vault, _) = services
         .hot_vault(wallet.vault)
         .await?

@@ -13,7 +13,7 @@ use covault_actors::{
         ApproveBatchPayment, CreateBatchPayment, GetBatchPayment, ListBatchPayments,
         RejectBatchPayment, RejectSigningRequest, ResumeBatchPayment,
     },
-    store::{Store, memory::MemoryStore},
+    store::{KeySpace, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -25,6 +25,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
+    backup::{back_up, let_in, restored},
     batches::{batch, shown},
     evm_anvil::Anvil,
     evm_node::connect_to,
@@ -383,7 +384,7 @@ async fn the_requests_of_a_batch__should_wait_for_people_in_a_manual_vault() {
     let send = approved.requests[0].uuid.clone();
     let waiting = details(&gateway, &send).await;
     assert_eq!(waiting.status(), signing_request::Status::Pending);
-    // A rejection of the request is one of the batch, which can be resumed.
+    // A rejection of the request closes the batch.
     let reject = wire::RejectSigningRequestRequest {
         uuid: send,
         ..Default::default()
@@ -394,10 +395,133 @@ async fn the_requests_of_a_batch__should_wait_for_people_in_a_manual_vault() {
     let failed = until_over(&gateway, &uuid).await;
     assert_eq!(
         (failed.status.as_str(), failed.resumable),
-        ("STATUS_FAILED", true)
+        ("STATUS_FAILED", false)
     );
-    let resumed = resume(&gateway, &uuid).await.unwrap();
-    assert_eq!(stages(&resumed), ["send", "send"]);
+    let refused = resume(&gateway, &uuid).await.unwrap_err();
+    assert_eq!(*refused.class(), Class::WrongState);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approvals_of_one_batch_at_once__should_make_one_request_and_answer_409() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    world.bitcoin.fund(&from, 3, 50_000);
+    let uuid = make(&gateway, bitcoin_batch(&from)).await;
+    let all = tokio::join!(
+        approve(&gateway, &uuid),
+        approve(&gateway, &uuid),
+        approve(&gateway, &uuid),
+        approve(&gateway, &uuid),
+    );
+    let all = [all.0, all.1, all.2, all.3];
+    assert_eq!(all.iter().filter(|one| one.is_ok()).count(), 1);
+    for refused in all.into_iter().filter_map(Result::err) {
+        assert_eq!(*refused.class(), Class::WrongState, "{refused}");
+    }
+    let over = until_over(&gateway, &uuid).await;
+    assert_eq!(
+        (over.status.as_str(), stages(&over)),
+        ("STATUS_SUCCEEDED", vec!["send"])
+    );
+    assert_eq!(world.bitcoin.handed.lock().unwrap().len(), 1);
+}
+
+/// How many outputs requests hold: signers are asked for a payment in the commit that reserves them.
+async fn outputs_held(world: &World) -> usize {
+    let all = Scan::prefix(KeySpace::Claim, &[], 100);
+    world.store.scan(&all).await.unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payment_that_signers_were_asked_for__should_not_be_resumable_when_it_ends_unsigned() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    world.bitcoin.fund(&from, 3, 50_000);
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let uuid = make(&gateway, bitcoin_batch(&from)).await;
+    approve(&gateway, &uuid).await.unwrap();
+    until(async || outputs_held(&world).await > 0).await;
+    until(async || {
+        world.pass(1_000);
+        summary(&gateway, &uuid).await.status != "STATUS_PENDING"
+    })
+    .await;
+    let failed = summary(&gateway, &uuid).await;
+    assert_eq!(
+        (failed.status.as_str(), failed.resumable),
+        ("STATUS_FAILED", false),
+        "{failed:?}"
+    );
+    assert!(failed.failed_reason.contains("look whether"), "{failed:?}");
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let refused = resume(&gateway, &uuid).await.unwrap_err();
+    assert_eq!(*refused.class(), Class::WrongState);
+    assert_eq!(world.requests().await.len(), 1);
+    assert_eq!(world.bitcoin.accepted(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_batch__should_be_closable() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    let uuid = make(&gateway, bitcoin_batch(&from)).await;
+    approve(&gateway, &uuid).await.unwrap();
+    assert!(until_over(&gateway, &uuid).await.resumable);
+    let reject = admin::RejectBatchPaymentRequest {
+        uuid: uuid.clone(),
+        reason: String::new(),
+    };
+    let closed = call::<RejectBatchPayment>(&gateway, &admin(), reject).await;
+    let closed = closed.unwrap().batch_payment.unwrap();
+    assert_eq!((closed.resumable, stages(&closed)), (false, vec!["send"]));
+    world.bitcoin.fund(&from, 3, 50_000);
+    let refused = resume(&gateway, &uuid).await.unwrap_err();
+    assert_eq!(*refused.class(), Class::WrongState);
+    assert_eq!(world.requests().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_restored_store__should_be_neither_approved_nor_resumed() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    // One that has failed, one that waits, and one that is on its way.
+    let failed = make(&gateway, bitcoin_batch(&from)).await;
+    approve(&gateway, &failed).await.unwrap();
+    assert!(until_over(&gateway, &failed).await.resumable);
+    let pending = make(&gateway, bitcoin_batch(&from)).await;
+    world.bitcoin.fund(&from, 3, 50_000);
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let approved = make(&gateway, bitcoin_batch(&from)).await;
+    approve(&gateway, &approved).await.unwrap();
+    until(async || outputs_held(&world).await > 0).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+
+    let world = restored(&world, &backup).await;
+    let gateway = world.start().await;
+    let_in(&gateway, &admin()).await.unwrap();
+    for uuid in [&failed, &pending, &approved] {
+        let closed = summary(&gateway, uuid).await;
+        assert_eq!(
+            (closed.status.as_str(), closed.resumable),
+            ("STATUS_FAILED", false)
+        );
+        assert!(closed.failed_reason.contains("restored from a backup"));
+        for refused in [approve(&gateway, uuid).await, resume(&gateway, uuid).await] {
+            assert_eq!(*refused.unwrap_err().class(), Class::WrongState);
+        }
+    }
+    assert_eq!(world.requests().await.len(), 2);
+    assert_eq!(world.bitcoin.accepted(), 0);
 }
 
 fn compiled(file: &str, name: &str) -> Value {

@@ -84,9 +84,14 @@ pub enum BatchEvent {
     },
     /// A person had it tried again, and a request was made.
     Resumed(BatchRequest),
-    /// A person does not want it.
+    /// A person does not want it, or not any more.
     Rejected {
         /// Why.
+        reason: String,
+    },
+    /// The store was restored from a backup: what became of it since is not known.
+    Restored {
+        /// Why it ends.
         reason: String,
     },
 }
@@ -122,6 +127,11 @@ impl BatchProgress {
         let mut hashed = Vec::from(*b"covault/batch-request");
         hashed.extend(batch.as_bytes());
         hashed.extend((self.requests.len() as u64).to_be_bytes());
+        hashed.push(match stage {
+            BatchStage::ResetAllowance => 0,
+            BatchStage::Allowance => 1,
+            BatchStage::Send => 2,
+        });
         BatchRequest {
             stage,
             request: RequestId::from_hash(alloy_primitives::keccak256(hashed).0),
@@ -186,14 +196,28 @@ impl BatchState {
                 (BatchState::Approved(progress), detail_of(&request))
             }
             (BatchState::Pending, BatchEvent::Rejected { reason }) => {
-                let detail = reason.clone();
-                let next = BatchState::Failed {
-                    reason,
-                    progress: BatchProgress::default(),
-                    resumable: false,
-                };
-                (next, detail)
+                (closed(reason.clone(), BatchProgress::default()), reason)
             }
+            (
+                BatchState::Failed {
+                    progress,
+                    resumable: true,
+                    ..
+                },
+                BatchEvent::Rejected { reason },
+            ) => (closed(reason.clone(), progress), reason),
+            (BatchState::Pending, BatchEvent::Restored { reason }) => {
+                (closed(reason.clone(), BatchProgress::default()), reason)
+            }
+            (
+                BatchState::Approved(progress)
+                | BatchState::Failed {
+                    progress,
+                    resumable: true,
+                    ..
+                },
+                BatchEvent::Restored { reason },
+            ) => (closed(reason.clone(), progress), reason),
             (BatchState::Approved(progress), BatchEvent::StepMade(request))
             | (
                 BatchState::Failed {
@@ -206,15 +230,17 @@ impl BatchState {
                 Some(progress) => (BatchState::Approved(progress), detail_of(&request)),
                 None => return Err(illegal),
             },
-            (BatchState::Approved(progress), BatchEvent::PaymentSent) => {
-                (BatchState::Succeeded(progress), String::new())
-            }
+            // What nodes had refused may have come nevertheless.
+            (
+                BatchState::Approved(progress) | BatchState::Failed { progress, .. },
+                BatchEvent::PaymentSent,
+            ) if progress.send().is_some() => (BatchState::Succeeded(progress), String::new()),
             (BatchState::Approved(progress), BatchEvent::GaveUp { reason, resumable }) => {
                 let detail = reason.clone();
                 let next = BatchState::Failed {
                     reason,
+                    resumable: resumable && progress.requests.len() < MAX_REQUESTS,
                     progress,
-                    resumable,
                 };
                 (next, detail)
             }
@@ -227,6 +253,15 @@ impl BatchState {
             detail,
         };
         Ok(BatchStep { next, audit })
+    }
+}
+
+/// Where it ends for good without a payment.
+fn closed(reason: String, progress: BatchProgress) -> BatchState {
+    BatchState::Failed {
+        reason,
+        progress,
+        resumable: false,
     }
 }
 
@@ -244,6 +279,7 @@ impl BatchEvent {
             BatchEvent::GaveUp { .. } => "GaveUp",
             BatchEvent::Resumed(_) => "Resumed",
             BatchEvent::Rejected { .. } => "Rejected",
+            BatchEvent::Restored { .. } => "Restored",
         }
     }
 }

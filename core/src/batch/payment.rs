@@ -248,7 +248,14 @@ impl BatchPayload {
             );
             Fault::new(Class::WrongState, sentence)
         })?;
-        evm::parse_field("batch_contract", contract)
+        let address = evm::parse_field("batch_contract", contract)?;
+        let own = address.to_checksum(None);
+        let mut recipients = self.recipients().iter();
+        if recipients.any(|recipient| recipient.address == own) {
+            let sentence = "pays the batch contract itself, which gives nothing back";
+            return Err(Fault::new(Class::WrongState, sentence));
+        }
+        Ok(address)
     }
 
     /// The payment as a response shows it.

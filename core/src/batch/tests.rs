@@ -11,6 +11,7 @@ const EVM: [&str; 2] = [
     "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
     "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
 ];
+const CONTRACT: &str = "0xdAC17F958D2ee523a2206206994597C13D831ec7";
 const BITCOIN: [&str; 2] = [
     "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4",
     "1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2",
@@ -329,6 +330,7 @@ fn step__should_have_exactly_the_transitions_of_the_matrix() {
             },
             BatchEvent::Resumed(request),
             BatchEvent::Rejected { reason: reason() },
+            BatchEvent::Restored { reason: reason() },
         ]
     };
     let mut matrix = String::new();
@@ -342,14 +344,14 @@ fn step__should_have_exactly_the_transitions_of_the_matrix() {
         });
         matrix.push_str(&format!("{:<9} {}\n", state.name(), cells.join(" ")));
     }
-    // Approved, StepMade, PaymentSent, GaveUp, Resumed, Rejected.
+    // Approved, StepMade, PaymentSent, GaveUp, Resumed, Rejected, Restored.
     assert_eq!(
         matrix,
-        "Pending   Approved . . . . Failed\n\
-         Approved  . Approved Succeeded Failed . .\n\
-         Succeeded . . . . . .\n\
-         Failed    . . . . . .\n\
-         Failed    . . . . Approved .\n"
+        "Pending   Approved . . . . Failed Failed\n\
+         Approved  . Approved Succeeded Failed . . Failed\n\
+         Succeeded . . . . . . .\n\
+         Failed    . . Succeeded . . . .\n\
+         Failed    . . Succeeded . Approved Failed Failed\n"
     );
 }
 
@@ -370,20 +372,27 @@ fn step__should_make_no_request_twice_and_not_without_end() {
         progress = step.unwrap().next.progress().unwrap().clone();
     }
     let next = progress.next_request(batch, BatchStage::Send);
-    let refused = BatchState::Approved(progress).step(BatchEvent::StepMade(next), 1);
+    let full = BatchState::Approved(progress);
+    let refused = full.clone().step(BatchEvent::StepMade(next), 1);
     assert!(refused.is_err());
+    let gave_up = BatchEvent::GaveUp {
+        reason: "x".to_owned(),
+        resumable: true,
+    };
+    let ended = full.step(gave_up, 1).unwrap().next;
+    assert!(matches!(ended, BatchState::Failed { resumable, .. } if !resumable));
 }
 
 #[test]
 fn payload__should_pay_every_recipient_in_one_request() {
     for (kind, name, network) in kinds() {
         let payment = BatchPayload::parse(&kind).unwrap();
-        let contract = Some(EVM[1]);
+        let contract = Some(CONTRACT);
         let payload = payment.payload(BatchStage::Send, contract).unwrap();
         assert_eq!(payload.from(), payment.from(), "{name}");
         payload.check_wallet(network).unwrap();
         assert_eq!(Payload::decode(&payload.encode()), Ok(payload.clone()));
-        let known = [(1, EVM[1]), (10, EVM[1])].map(|(chain, contract)| {
+        let known = [(1, CONTRACT), (10, CONTRACT)].map(|(chain, contract)| {
             (
                 chain,
                 crate::networks::evm::parse_address(contract).unwrap(),
@@ -403,6 +412,11 @@ fn payload__should_pay_every_recipient_in_one_request() {
             .map(|recipient| (recipient.address.clone(), recipient.amount.clone()))
             .collect();
         assert_eq!(paid, expected, "{name}");
+        // What a contract without an owner gets is lost.
+        if payment.needs_contract() {
+            let own = payment.payload(BatchStage::Send, Some(&payment.recipients()[0].address));
+            assert_eq!(*own.unwrap_err().class(), Class::WrongState, "{name}");
+        }
         // Only a token needs an allowance, and only EVM chains a contract.
         let allowance = payment.payload(BatchStage::Allowance, contract);
         assert_eq!(allowance.is_ok(), payment.allowance_token().is_some());

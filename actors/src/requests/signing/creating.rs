@@ -121,7 +121,10 @@ impl SigningState {
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Replacement => {
                 Err(ReplacementClaim::lost())
             }
-            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Batch => {
+            (Err(AdvanceError::Conflict(key)), _)
+                if key.space == KeySpace::Batch
+                    || key.space == KeySpace::Request && batch.is_some() =>
+            {
                 Err(BatchClaim::lost())
             }
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Sweep => {

@@ -14,6 +14,7 @@ use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
     account::ChainAccount,
     requests::{
+        batch_claim::BatchClaim,
         followed, request_store, reservations,
         signing::{self, SigningActor, SigningStart},
         tx_builder,
@@ -234,6 +235,11 @@ impl VaultState {
             reply,
         } = new;
         let id = request.id;
+        // The id of a batch's request is derived: the same one may be asked for twice.
+        if self.requests.contains_key(&id) {
+            let _ = reply.send(Err(BatchClaim::lost()));
+            return Ok(());
+        }
         if let (Some(account), Some(number)) = (&account_queue, gap)
             && let Err(fault) = self.check_gap(account, number).await
         {
