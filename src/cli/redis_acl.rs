@@ -14,8 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{client::ConnectionArgs, print_line, public_key};
 use crate::{
-    adapters::OsEntropy, api::auth::new_token, config::Config, files, identities,
-    redis_access::commands_namespace, wiring::explain,
+    adapters::OsEntropy,
+    api::auth::new_token,
+    config::{Config, namespace_problem},
+    files, identities,
+    redis_access::commands_namespace,
+    wiring::explain,
 };
 
 /// Print the users of Redis (aclfile): one for each process of the cluster, which reads its own inbox alone.

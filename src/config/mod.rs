@@ -26,7 +26,7 @@ use toml::{Table, Value};
 
 use self::chains::{chain_id, empty_chain};
 pub use self::{
-    bus::BusSettings,
+    bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
