@@ -380,7 +380,7 @@ impl Follow<'_> {
                     entries.push(Entry {
                         block: block.number,
                         is_send: row.transfer.is_send,
-                        is_fee: !row.transfer.is_told(),
+                        is_fee: row.transfer.is_fee(),
                         is_final: row.state.is_final(),
                         amount: row.transfer.transfer.amount,
                     });

@@ -119,3 +119,29 @@ fn route__should_say_what_is_missing() {
     assert!(route.check_webhook().is_ok());
     assert!(!format!("{route:?}").contains("secret"));
 }
+
+#[test]
+fn top_up__should_be_no_fee_in_the_books() {
+    use transfer::{Account, AddressOwner, FollowedChain, OwnedTransfer, Transfer, TransferIndex};
+    let of = |index| OwnedTransfer {
+        chain: FollowedChain::Evm(1),
+        transfer: Transfer {
+            tx: [1; 32],
+            index,
+            from: Account([2; 20]),
+            to: Account([3; 20]),
+            asset: None,
+            amount: [4; 32],
+        },
+        is_send: false,
+        owner: AddressOwner {
+            token: crate::ids::TokenId::from_bytes([5; 16]),
+            reference: "order-1".into(),
+            wallet: None,
+            since_ms: 0,
+        },
+    };
+    assert!(of(TransferIndex::Fee).is_fee());
+    assert!(!of(TransferIndex::TopUp).is_fee());
+    assert!(!of(TransferIndex::Value).is_fee());
+}

@@ -301,6 +301,11 @@ pub struct OwnedTransfer {
 }
 
 impl OwnedTransfer {
+    /// Whether it is a fee that was paid. A top-up is none, though nobody is told of it either.
+    pub fn is_fee(&self) -> bool {
+        self.transfer.index == TransferIndex::Fee
+    }
+
     /// The address of ours.
     pub fn account(&self) -> Account {
         match self.is_send {
