@@ -177,6 +177,17 @@ impl SweepJob {
         }
     }
 
+    /// A sweep of another coin or token of the wallet in place of this one, which waits. How long the wallet has waited
+    /// goes on: those that take turns would wait a minute each for ever, and no operator would be told.
+    #[must_use]
+    pub fn instead(&self, asset: Option<Account>, now_ms: u64) -> Self {
+        Self {
+            blocked_since_ms: self.blocked_since_ms,
+            pauses: self.pauses,
+            ..Self::new(self.number.saturating_add(1), asset, now_ms)
+        }
+    }
+
     /// The id of its next request: the same whoever makes it.
     pub fn next_request(&self, chain: FollowedChain, account: Account) -> RequestId {
         let hash: [u8; 32] = Sha256::new()

@@ -87,6 +87,30 @@ fn pause__should_end_where_the_sweep_was_and_get_longer() {
 }
 
 #[test]
+fn sweep__should_wait_longer_each_time_also_when_another_asset_goes_first() {
+    let mut job = job();
+    let mut pauses = Vec::new();
+    for now_ms in [5_000, 70_000, 200_000] {
+        let [.., blocked, _] = all_events(&job, now_ms);
+        job = job.step(blocked).unwrap();
+        let SweepState::Paused { retry_at_ms, .. } = job.state else {
+            panic!("{job:?}");
+        };
+        pauses.push(retry_at_ms - now_ms);
+        assert_eq!(job.blocked_since_ms, Some(5_000));
+        let other = match job.asset {
+            None => Some(Account([9; 20])),
+            Some(_) => None,
+        };
+        let number = job.number;
+        job = job.instead(other, now_ms);
+        assert_eq!((job.number, job.asset), (number + 1, other));
+        assert_eq!((job.requests, job.top_up), (0, None));
+    }
+    assert_eq!(pauses, [60_000, 120_000, 240_000]);
+}
+
+#[test]
 fn requests__should_have_one_id_each() {
     let job = job();
     let id = job.next_request(CHAIN, WALLET);
