@@ -1,7 +1,7 @@
 //! Whether and how the deposits of a sweep token on one chain are swept, as an operator sets it.
 
 use covault_core::{
-    amount::parse_u128,
+    amount::{parse_u128, parse_u256},
     audit::AuditChain,
     deposit::{
         DepositNetwork, SweepRoute, SweepRules,
@@ -58,7 +58,13 @@ pub async fn change(
         return Err(Fault::field("method", problem));
     }
     let token = sweep_token(services, &token).await?;
-    if token.revoked_at_ms.is_some() {
+    // What a revoked token sweeps can still be switched off.
+    let is_switched_off = enabled == Some(false)
+        && gas_wallet.is_none()
+        && max_cost_percent.is_none()
+        && max_gas_price.is_none()
+        && max_wait_seconds.is_none();
+    if token.revoked_at_ms.is_some() && !is_switched_off {
         return Err(Fault::field("token", "was revoked"));
     }
     let key = sweep_rows::rules(token.id, chain);
@@ -155,6 +161,16 @@ fn check_complete(
     let Some(assets) = assets else {
         return refused("no coin or token has a minimum: covault sweep asset add");
     };
+    // Anybody can pay one unit to many wallets, and each sweep costs coin of the gas wallet.
+    if assets
+        .tokens
+        .values()
+        .any(|minimum| parse_u256(minimum).is_ok_and(|minimum| minimum.is_zero()))
+    {
+        return refused(
+            "a token has the minimum 0: covault sweep asset add with a minimum above the cost of a sweep",
+        );
+    }
     if !assets.tokens.is_empty() && rules.gas_wallet.is_none() {
         return refused("gasWallet is not set: fees of tokens are paid from it");
     }

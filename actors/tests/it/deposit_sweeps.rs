@@ -1,10 +1,11 @@
 //! Deposits that are swept, on anvil: what arrives, what is left, what waits, and that nothing is sent twice.
 
-use covault_actors::operations::{AddSweepAsset, GetSweepStatus, SetSweepRules};
+use covault_actors::operations::{AddSweepAsset, ConfigureSweep, GetSweepStatus, SetSweepRules};
 use covault_core::{
     amount::U256,
     schema::admin::{
-        AddSweepAssetRequest, GetSweepStatusRequest, SetSweepRulesRequest, Sweep, SweepStatus,
+        AddSweepAssetRequest, ConfigureSweepRequest, GetSweepStatusRequest, SetSweepRulesRequest,
+        Sweep, SweepStatus,
     },
 };
 use serde_json::{Value, json};
@@ -220,6 +221,53 @@ async fn sweep__should_wait_for_gas_that_is_too_dear() {
 }
 
 #[tokio::test]
+async fn sweep__should_not_believe_a_price_above_the_chains_ceiling() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, _) = open(&anvil, &receiver).await;
+    let token_only = shop.deposit_address("order-2").await;
+    pay(&anvil, &shop.address, COIN).await;
+    pay_token(&anvil, USDT, &token_only, 300).await;
+    for address in [&shop.address, &token_only] {
+        until(&shop, &anvil, "the sweep waits", async |shop| {
+            // A million gwei: no maxGasPrice is set, and the chain's own ceiling holds.
+            let fee = json!(["0x38d7ea4c68000"]);
+            anvil.call("anvil_setNextBlockBaseFeePerGas", fee).await;
+            anvil.mine(1).await;
+            shop.world.pass(PAUSE_MS);
+            let sweep = sweep_of(shop, address).await;
+            sweep.is_some_and(|sweep| sweep.reason.contains("most_price"))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn sweep__should_wait_when_the_gas_wallet_is_of_another_vault() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+    let other = vault(&shop.gateway, "other").await;
+    let request = ConfigureSweepRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        vault_uuid: Some(other.to_string()),
+        ..Default::default()
+    };
+    call::<ConfigureSweep>(&shop.gateway, &admin(), request)
+        .await
+        .unwrap();
+    let address = shop.deposit_address("order-2").await;
+    pay_token(&anvil, USDT, &address, 300).await;
+    until(&shop, &anvil, "the sweep waits", async |shop| {
+        let sweep = sweep_of(shop, &address).await;
+        sweep.is_some_and(|sweep| sweep.reason.contains("of another vault"))
+    })
+    .await;
+    assert_eq!(sent(&anvil, &gas_wallet).await, 0);
+}
+
+#[tokio::test]
 async fn sweep__should_be_made_once_whenever_the_process_is_restarted() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
     let (mut shop, gas_wallet) = open(&anvil, &receiver).await;
@@ -302,5 +350,21 @@ async fn rules__should_name_what_is_wrong() {
         let fault = rules(&shop, change).await.unwrap_err();
         assert!(fault.starts_with(problem), "{fault}");
     }
+    let nothing = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: USDT.into(),
+        minimum: "0".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), nothing)
+        .await
+        .unwrap();
+    let change = SetSweepRulesRequest {
+        enabled: Some(true),
+        ..of()
+    };
+    let fault = rules(&shop, change).await.unwrap_err();
+    assert!(fault.contains("a token has the minimum 0"), "{fault}");
     assert!(shop.gateway.sweeps().values().all(|counts| counts.due == 0));
 }

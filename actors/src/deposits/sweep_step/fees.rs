@@ -40,6 +40,9 @@ pub struct Spending<'a> {
 /// What a transfer of the coin to an account without code uses.
 const PLAIN_GAS: u64 = 21_000;
 
+/// The most gas that is believed of a transfer of a token: some use 100,000, and one node is enough to name far more.
+const MOST_TOKEN_GAS: u64 = 500_000;
+
 impl Spending<'_> {
     /// What is to be sent now.
     ///
@@ -106,6 +109,9 @@ impl Spending<'_> {
         amount: U256,
     ) -> Result<MovePlan, ChainError> {
         let fees = self.fees(client, self.token(token, amount, None)).await?;
+        if let Some(reason) = gas_problem(fees.estimate_gas) {
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));
+        }
         let cost = GasCost {
             limit: fees.estimate_gas,
             price: dearer(&fees, 8),
@@ -148,6 +154,11 @@ impl Spending<'_> {
         let found = self.swept.services.wallet(gas_wallet).await;
         let (gas_wallet, _) =
             found.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+        // Another vault has other policies, and may belong to another process.
+        if gas_wallet.vault != self.swept.vault {
+            let problem = "the gas wallet is of another vault than the deposit wallet";
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+        }
         let own = GasCost {
             limit: PLAIN_GAS,
             ..*cost
@@ -221,7 +232,18 @@ impl Spending<'_> {
         let payload = self.parse(kind)?;
         let services = &self.swept.services;
         let queries = tx_builder::queries(services, Network::Evm, &payload);
-        match client.chain_data(&queries, services.now_ms()).await? {
+        let chain_data = client.chain_data(&queries, services.now_ms()).await?;
+        // The request names its own fees, so that nothing looks at the price again after this.
+        let problem = services
+            .chains
+            .price_problem(Network::Evm, &payload, &chain_data);
+        if let Some(reason) = problem {
+            return Err(ChainError::Refused(ChainRefusal {
+                reason,
+                code: ExecuteCode::Unspecified,
+            }));
+        }
+        match chain_data {
             ChainData::Evm(data) => data
                 .fees
                 .ok_or_else(|| ChainError::Unknown("the nodes name no fees".into())),
@@ -249,6 +271,15 @@ fn dearer(fees: &Fees, part: u128) -> u128 {
     base_fee.saturating_add(fees.max_priority_fee)
 }
 
+/// Why the estimate of a token's transfer is not believed; `None`: it is.
+fn gas_problem(limit: u64) -> Option<String> {
+    (limit > MOST_TOKEN_GAS).then(|| {
+        format!(
+            "a transfer of the token would use {limit} gas, and {MOST_TOKEN_GAS} is the most that is believed"
+        )
+    })
+}
+
 /// What the chain takes beside gas, with a quarter more: it changes with each block, and is not part of what is offered.
 async fn data_fee(client: &dyn ChainClient) -> Result<u128, ChainError> {
     let fee = client.data_fee().await?;
@@ -261,5 +292,18 @@ fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {
         max_priority_fee: Some(max_priority_fee.to_string()),
         gas_limit: Some(limit.to_string()),
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::gas_problem;
+
+    #[test]
+    fn gas_of_a_token__should_not_be_believed_beyond_a_limit() {
+        assert_eq!(gas_problem(500_000), None);
+        let problem = gas_problem(30_000_000).unwrap();
+        assert!(problem.contains("30000000 gas"), "{problem}");
     }
 }
