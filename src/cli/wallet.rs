@@ -16,7 +16,8 @@ pub enum Command {
         /// The vault (covault vault list).
         #[arg(long, value_name = "UUID")]
         vault: String,
-        /// The network: evm, bitcoin, tron, aptos, sui, solana, ton or stellar. One EVM wallet is for all EVM chains.
+        /// The network: evm, bitcoin, solana and so on; another word is answered with all of them. One EVM wallet is for all
+        /// EVM chains.
         #[arg(long, value_parser = network)]
         network: NetworkType,
         /// Its name.
@@ -57,7 +58,12 @@ fn network(name: &str) -> Result<NetworkType, String> {
     let named = NetworkType::from_str_name(&format!("{PREFIX}{}", name.to_ascii_uppercase()));
     match named {
         Some(network) if network != NetworkType::Unknown => Ok(network),
-        _ => Err("is none of evm, bitcoin, tron, aptos, sui, solana, ton, stellar".to_owned()),
+        _ => {
+            let all = (1..).map_while(|number| NetworkType::try_from(number).ok());
+            let names = all.map(|it| it.as_str_name().trim_start_matches(PREFIX).to_lowercase());
+            let names: Vec<_> = names.collect();
+            Err(format!("is none of {}", names.join(", ")))
+        }
     }
 }
 
@@ -146,7 +152,12 @@ mod tests {
     #[test]
     fn network__should_be_one_that_wallets_have() {
         assert_eq!(network("evm"), Ok(NetworkType::Evm));
-        assert_eq!(network("Stellar"), Ok(NetworkType::Stellar));
+        assert_eq!(network("Bitcoin"), Ok(NetworkType::Bitcoin));
+        assert!(
+            network("x")
+                .unwrap_err()
+                .starts_with("is none of evm, bitcoin, ")
+        );
         for none in ["", "unknown", "ethereum", "1"] {
             assert!(network(none).is_err(), "{none}");
         }

@@ -215,7 +215,7 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
     let (code, rejected, err) = run(&["reject", &waiting]);
     assert_eq!(code, 0, "{rejected}{err}");
     let (code, watched, err) = run(&["request", "watch", &waiting]);
-    assert_eq!(code, 1, "{watched}{err}");
+    assert_eq!(code, 7, "{watched}{err}");
     assert!(err.contains("the request failed"), "{err}");
     let (_, shown, _) = run(&["request", "show", &waiting]);
     assert!(shown.contains("kind         evmSendNative"), "{shown}");

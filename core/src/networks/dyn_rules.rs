@@ -54,6 +54,9 @@ pub trait DynNetworkRules: Sync {
     /// See [`NetworkRules::is_coin`].
     fn is_coin(&self, token: &str) -> bool;
 
+    /// See [`NetworkRules::answers_fit_together`].
+    fn answers_fit_together(&self) -> bool;
+
     /// See [`NetworkRules::counted_token`].
     fn counted_token(&self, chain_id: Option<u64>, token: String) -> Option<String>;
 
@@ -283,6 +286,10 @@ where
 
     fn is_coin(&self, token: &str) -> bool {
         NetworkRules::is_coin(self, token)
+    }
+
+    fn answers_fit_together(&self) -> bool {
+        NetworkRules::answers_fit_together(self)
     }
 
     fn counted_token(&self, chain_id: Option<u64>, token: String) -> Option<String> {

@@ -217,6 +217,14 @@ pub trait NetworkRules: Sync {
         false
     }
 
+    /// Whether what nodes say of a transaction in several calls fits together by itself: by blocks that were put on another
+    /// one, by the slot or ledger of each answer, or as one answer. Else several nodes behind one address may say what none
+    /// of them would: it counts only when they have said so for some time.
+    /// They do not, unless the network says otherwise.
+    fn answers_fit_together(&self) -> bool {
+        false
+    }
+
     /// The name under which amounts of a token are counted, which is given in its canonical form;
     /// `None` when it is the coin of its chain. One token may have several names.
     fn counted_token(&self, _chain_id: Option<u64>, token: String) -> Option<String> {

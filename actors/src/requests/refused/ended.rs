@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use covault_core::{fault::Fault, networks::Network};
+use covault_core::fault::Fault;
 
 use super::{ASKED, MEMORY_MS, Refused, forget, note_late};
 use crate::{
@@ -105,12 +105,7 @@ fn is_long_over(services: &Services, account: &ChainAccount, refused: &Refused) 
 /// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
 pub fn never_comes(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
     let network = account.network;
-    // Their answers fit together by themselves: by blocks that were put on another one, by the slot or ledger of each, or as
-    // one answer.
-    if matches!(
-        network,
-        Network::Bitcoin | Network::Solana | Network::Evm | Network::Stellar | Network::Ton
-    ) {
+    if network.rules().answers_fit_together() {
         return true;
     }
     let settling_ms = services.settings.settling_ms;

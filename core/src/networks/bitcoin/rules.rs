@@ -47,6 +47,10 @@ impl NetworkRules for Bitcoin {
         Ok(Address::p2wpkh(&key, KnownHrp::Mainnet).to_string())
     }
 
+    fn answers_fit_together(&self) -> bool {
+        true
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         parse_address(text)
             .map(|address| address.to_string())

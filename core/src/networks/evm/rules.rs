@@ -51,6 +51,10 @@ impl NetworkRules for Evm {
         Ok(address_of(&key)?.to_checksum(None))
     }
 
+    fn answers_fit_together(&self) -> bool {
+        true
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         parse_address(text)
             .map(|address| address.to_checksum(None))

@@ -4,7 +4,11 @@ use solana_message::VersionedMessage;
 use solana_pubkey::Pubkey;
 use solana_system_interface::program::ID as SYSTEM;
 
-use super::{effect::account, token::AccountInfo, wire::WireTransaction};
+use super::{
+    effect::{COMPUTE_BUDGET, account},
+    token::AccountInfo,
+    wire::WireTransaction,
+};
 
 /// How long the network can take a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +70,31 @@ impl DurableNonce {
         let (authority, rest) = held.split_first_chunk::<32>()?;
         let stands = account.owner == SYSTEM.to_string() && rest.starts_with(&self.nonce);
         stands.then(|| Pubkey::new_from_array(*authority))
+    }
+}
+
+impl WireTransaction {
+    /// What its instructions do, apart from those that name a fee: not until when, and not with which blockhash or durable
+    /// nonce.
+    pub(crate) fn purpose(&self) -> Vec<u8> {
+        let keys = self.message().static_account_keys();
+        // Those after these are in address lookup tables.
+        let key = |index: u8| match keys.get(usize::from(index)) {
+            Some(key) => Ok(key),
+            None => Err(usize::from(index).saturating_sub(keys.len())),
+        };
+        // The first one uses a durable nonce up, where there is one.
+        let of_nonce = usize::from(durable_nonce(self.message()).is_some());
+        let instructions = self.message().instructions().iter().skip(of_nonce);
+        let instructions = instructions.map(|one| {
+            let accounts: Vec<_> = one.accounts.iter().map(|index| key(*index)).collect();
+            (key(one.program_id_index), accounts, &one.data)
+        });
+        let instructions: Vec<_> = instructions
+            .filter(|(program, ..)| *program != Ok(&COMPUTE_BUDGET))
+            .collect();
+        let tables = self.message().address_table_lookups();
+        format!("{instructions:?} {tables:?}").into_bytes()
     }
 }
 

@@ -57,6 +57,10 @@ impl NetworkRules for Solana {
         Ok(Pubkey::new_from_array(key).to_string())
     }
 
+    fn answers_fit_together(&self) -> bool {
+        true
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         parse_key(text)
             .map(|key| key.to_string())

@@ -6,8 +6,6 @@ use solana_message::VersionedMessage;
 use solana_pubkey::Pubkey;
 use solana_transaction::versioned::VersionedTransaction;
 
-use super::{effect::COMPUTE_BUDGET, lifetime::durable_nonce};
-
 /// The most bytes of a transaction with a legacy or v0 message: an IPv6 packet of 1,280 bytes
 /// without its headers (`PACKET_DATA_SIZE` of the SDK).
 pub const MAX_TRANSACTION_BYTES: usize = 1232;
@@ -101,29 +99,6 @@ impl WireTransaction {
     /// The message.
     pub fn message(&self) -> &VersionedMessage {
         &self.message
-    }
-
-    /// What its instructions do, apart from those that name a fee: not until when, and not with which blockhash or durable
-    /// nonce.
-    pub(crate) fn purpose(&self) -> Vec<u8> {
-        let keys = self.message.static_account_keys();
-        // Those after these are in address lookup tables.
-        let key = |index: u8| match keys.get(usize::from(index)) {
-            Some(key) => Ok(key),
-            None => Err(usize::from(index).saturating_sub(keys.len())),
-        };
-        // The first one uses a durable nonce up, where there is one.
-        let of_nonce = usize::from(durable_nonce(&self.message).is_some());
-        let instructions = self.message.instructions().iter().skip(of_nonce);
-        let instructions = instructions.map(|one| {
-            let accounts: Vec<_> = one.accounts.iter().map(|index| key(*index)).collect();
-            (key(one.program_id_index), accounts, &one.data)
-        });
-        let instructions: Vec<_> = instructions
-            .filter(|(program, ..)| *program != Ok(&COMPUTE_BUDGET))
-            .collect();
-        let tables = self.message.address_table_lookups();
-        format!("{instructions:?} {tables:?}").into_bytes()
     }
 
     /// What is signed.

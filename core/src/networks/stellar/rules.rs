@@ -60,6 +60,10 @@ impl NetworkRules for Stellar {
 
     /// An account or a muxed address. They are different recipients: the owner of the account may
     /// tell customers apart by the number in it.
+    fn answers_fit_together(&self) -> bool {
+        true
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         parse_address(text)
             .map(|address| address.to_string())

@@ -60,6 +60,10 @@ impl NetworkRules for Ton {
     }
 
     /// The form of wallets (`UQ...`).
+    fn answers_fit_together(&self) -> bool {
+        true
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         parse_address(text)
             .map(|address| address.wallet_form())
