@@ -29,7 +29,7 @@ use crate::{
     leases::LeaseScope,
     services::{Services, skip_unreadable},
     store::{
-        Scan, rows,
+        KeySpace, Scan, rows,
         sweep_rows::{self, SweepDueRow},
     },
     tasks::contained,
@@ -78,6 +78,11 @@ pub async fn run(vaults: VaultActors) {
 /// Looks once at all wallets of a chain of which something may be swept.
 async fn look(vaults: &VaultActors, chain: FollowedChain) -> Result<(), Fault> {
     let services = &vaults.services;
+    // Most services sweep nothing, and have a row for each wallet that was paid. Rules stay when they are switched off.
+    let any_rules = Scan::prefix(KeySpace::SweepRules, &[], 1);
+    if services.store.scan(&any_rules).await?.is_empty() {
+        return Ok(());
+    }
     let due = load_due(services, chain).await?;
     let mut configured: HashMap<TokenId, Option<(SweepRoute, SweepRules)>> = HashMap::new();
     let mut wallets = Vec::new();

@@ -18,24 +18,26 @@ if (live) {
     again = setTimeout(() => location.reload(), Math.max(0, opened + 10_000 - Date.now()));
   };
   let events, retry, silence;
+  const hears = () => { clearTimeout(silence); silence = undefined; };
+  const deaf = () => { live.hidden = false; };
+  // From the first moment on: each try to connect again fails by itself.
+  const waits = () => { silence ??= setTimeout(deaf, 15_000); };
   const listen = () => {
     events?.close();
     clearTimeout(retry);
-    clearTimeout(silence);
+    hears();
     // A browser has few connections to one place: a page that nobody sees holds none.
     if (document.hidden) return;
     events = new EventSource('/events');
-    const deaf = () => { live.hidden = false; };
-    silence = setTimeout(deaf, 15_000);
-    events.addEventListener('open', () => clearTimeout(silence));
+    waits();
+    events.addEventListener('open', hears);
     events.addEventListener('changed', changed);
     // What has come between the page and the stream.
     events.addEventListener('pending', ({ data }) => {
       if ('pending' in live.dataset && live.dataset.pending !== data) changed();
     });
     events.addEventListener('error', () => {
-      clearTimeout(silence);
-      silence = setTimeout(deaf, 15_000);
+      waits();
       // An answer that is no stream ends it for good.
       if (events.readyState !== EventSource.CLOSED) return;
       deaf();
