@@ -81,6 +81,8 @@ async fn look(vaults: &VaultActors, chain: FollowedChain) -> Result<(), Fault> {
     // Most services sweep nothing, and have a row for each wallet that was paid. Rules stay when they are switched off.
     let any_rules = Scan::prefix(KeySpace::SweepRules, &[], 1);
     if services.store.scan(&any_rules).await?.is_empty() {
+        let none = SweepCounts::default();
+        services.counters.sweeps.lock().insert(chain, none);
         return Ok(());
     }
     let due = load_due(services, chain).await?;
