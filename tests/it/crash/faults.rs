@@ -67,15 +67,19 @@ impl MountedDisk {
             .arg(&self.at));
     }
 
-    /// What an operator does then, once nobody uses it.
-    fn repair(&self) {
+    /// What an operator does then, once nobody uses it. The disk is another one afterwards: a process of another test that
+    /// has a mount namespace of its own (`ip netns exec`) may have the broken one mounted for as long as it lives.
+    fn repair(&mut self) {
         run(Command::new("umount").arg(&self.at));
-        let image = self.image.as_ref().unwrap();
+        let broken = self.image.take().unwrap();
+        let image = broken.with_extension("repaired");
+        fs::copy(broken, &image).unwrap();
         // 1: there was something to repair.
-        let checked = Command::new("e2fsck").arg("-fy").arg(image).output();
+        let checked = Command::new("e2fsck").arg("-fy").arg(&image).output();
         let checked = checked.unwrap();
         let code = checked.status.code().unwrap();
         assert!(code <= 1, "{}", String::from_utf8_lossy(&checked.stdout));
+        self.image = Some(image);
         self.mount();
     }
 
@@ -209,7 +213,7 @@ async fn read_only_disk__should_be_told_and_got_over() {
         disk = Some(MountedDisk::in_file(&folder.join("orchestrator"), &image));
     })
     .await;
-    let disk = disk.unwrap();
+    let mut disk = disk.unwrap();
     let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     let refused = load.ledger().refusals();
