@@ -1,8 +1,8 @@
 //! The actor that deletes expired rows: idempotency records, and claims of requests that
 //! are over and whose transactions no block can include.
 //!
-//! What is freed can be spent again, so claims do not depend on a wall clock alone: it must have been past their time
-//! for hours of the monotonic clock.
+//! What is freed can be spent again, and a call whose record is gone can be made again, so neither depends on a wall clock
+//! alone: it must have been past their time for hours of the monotonic clock.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Rows that are read at once.
 const PAGE: usize = 64;
-/// For how long the clock has to have said so before claims are freed, in milliseconds of the monotonic clock, so
+/// For how long the clock has to have said so before anything is deleted, in milliseconds of the monotonic clock, so
 /// that an operator has time to correct the wall clock.
 const CONFIRMATION_MS: u64 = 6 * 60 * 60 * 1000;
 
@@ -76,7 +76,9 @@ impl Actor for RetentionJob {
                     }
                 };
                 let services = &here;
-                if let Err(fault) = idempotency::delete_expired(services).await {
+                if let Some(now_ms) = confirmed_ms
+                    && let Err(fault) = idempotency::delete_expired(services, now_ms).await
+                {
                     tracing::warn!(?fault, "failed to delete old idempotency records");
                 }
                 if let Some(now_ms) = confirmed_ms
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
     use crate::{
         chain_rpc::ChainClients,
-        commands::idempotency::{LIFETIME_MS, RETENTION_MS},
+        commands::idempotency::LIFETIME_MS,
         services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{Store, memory::MemoryStore, rows::IdempotencyRow},
@@ -375,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
         let (store, clock, services) = world().await;
-        clock.0.store(RETENTION_MS, Ordering::SeqCst);
+        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
         let record = |key: &str| rows::idempotency(token, "a.B.C", key);
@@ -401,7 +403,9 @@ mod tests {
             batch.put(key, Precondition::Absent, value);
             store.commit(batch).await.unwrap();
         }
-        idempotency::delete_expired(&services).await.unwrap();
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         free_expired_reservations(&services, services.now_ms())
             .await
             .unwrap();
@@ -442,8 +446,10 @@ mod tests {
             let all = Scan::prefix(space, &[], 5000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(RETENTION_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         assert_eq!(
             (
                 left(KeySpace::Idempotency).await,
@@ -452,7 +458,9 @@ mod tests {
             (1999, 1999)
         );
         counting.read.store(0, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         let read = counting.read.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
@@ -471,16 +479,18 @@ mod tests {
         idempotency::add_age(&mut batch, &again, record.at_ms).unwrap();
         store.commit(batch).await.unwrap();
         clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         let all = Scan::prefix(KeySpace::Idempotency, &[], 5000);
         let rest = store.scan(&all).await.unwrap();
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].0, again);
         assert_eq!(left(KeySpace::RecordAge).await, 1);
-        clock
-            .0
-            .store(2 * LIFETIME_MS + RETENTION_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        clock.0.store(3 * LIFETIME_MS, Ordering::SeqCst);
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         assert_eq!(
             (
                 left(KeySpace::Idempotency).await,
@@ -511,14 +521,20 @@ mod tests {
             let all = Scan::prefix(KeySpace::Idempotency, &[], 2000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(RETENTION_MS - 1, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        clock.0.store(LIFETIME_MS - 1, Ordering::SeqCst);
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         assert_eq!(left().await, 1000);
-        clock.0.store(RETENTION_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         assert_eq!(left().await, 500);
-        clock.0.store(RETENTION_MS + LIFETIME_MS, Ordering::SeqCst);
-        idempotency::delete_expired(&services).await.unwrap();
+        clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
+        idempotency::delete_expired(&services, services.now_ms())
+            .await
+            .unwrap();
         assert_eq!(left().await, 0);
     }
 }

@@ -1,7 +1,10 @@
 //! What a command's commit holds beside its effect: the idempotency record, the demand that the token
 //! which asked may still be used, and in the audit log who asked.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use covault_core::{fault::Fault, ids::TokenId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -42,6 +45,7 @@ pub struct CommandCommit {
     by: Arc<AuditActor>,
     token: Option<(Key, u64)>,
     record: Option<IdempotencyRecord>,
+    is_recorded: Arc<AtomicBool>,
     _permit: Option<Arc<CommandPermit>>,
 }
 
@@ -57,6 +61,7 @@ impl CommandCommit {
             by: Arc::new(by),
             token,
             record: None,
+            is_recorded: Arc::default(),
             _permit: permit,
         }
     }
@@ -68,6 +73,11 @@ impl CommandCommit {
             record: Some(record),
             ..self
         }
+    }
+
+    /// Becomes true when a commit has the record.
+    pub fn is_recorded(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_recorded)
     }
 
     /// Who asked.
@@ -95,9 +105,10 @@ impl CommandCommit {
         now_ms: u64,
     ) -> Result<(), Fault> {
         self.demand(batch);
-        match &self.record {
-            Some(record) => record.add_to(batch, &response(), now_ms),
-            None => Ok(()),
-        }
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        self.is_recorded.store(true, Ordering::SeqCst);
+        record.add_to(batch, &response(), now_ms)
     }
 }

@@ -20,13 +20,10 @@ use crate::{
     },
 };
 
-/// How long a key is kept, in milliseconds: 24 hours.
+/// How long a key is kept at least, in milliseconds: 24 hours. It counts for as long as its record is there: a clock that jumps
+/// must not make a repeated call a second one.
 pub const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
-/// is to write it anew, has ended long before: a record made by another one in the meantime would have the
-/// same version again.
-pub const RETENTION_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
 /// Rows that are read at once; a record may be as large as the body of a request.
 const PAGE: usize = 64;
 
@@ -37,7 +34,6 @@ const MAX_KEY: usize = 255;
 #[derive(Clone, Debug)]
 pub struct IdempotencyRecord {
     key: Key,
-    expect: Precondition,
     body_hash: [u8; 32],
 }
 
@@ -52,8 +48,22 @@ impl IdempotencyRecord {
             at_ms: now_ms,
             response: response.to_vec(),
         };
-        batch.put(self.key.clone(), self.expect, rows::encode(&record)?);
+        batch.put(
+            self.key.clone(),
+            Precondition::Absent,
+            rows::encode(&record)?,
+        );
         add_age(batch, &self.key, now_ms)
+    }
+
+    /// Stores the record by itself. Another process that has answered the same key meanwhile is as good.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn store(&self, services: &Services, response: &[u8]) -> Result<(), Fault> {
+        let mut batch = Batch::new();
+        self.add_to(&mut batch, response, services.now_ms())?;
+        commit(services, batch).await
     }
 }
 
@@ -65,30 +75,18 @@ pub enum KeyStatus {
     Replay(OperationResponse),
 }
 
-/// What the store has of a key.
-enum StoredKey {
-    /// An answer.
-    Replay(OperationResponse),
-    /// Nothing that counts: the record that is stored must find its row like this.
-    Free(Precondition),
-}
-
+/// The answer that the store has of a key.
 async fn recorded(
     services: &Services,
     name: &Key,
     key: &IdempotencyKey,
-) -> Result<StoredKey, Fault> {
-    Ok(match services.load::<IdempotencyRow>(name).await? {
-        None => StoredKey::Free(Precondition::Absent),
-        Some((record, _)) if services.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
-            StoredKey::Replay(OperationResponse {
-                response: record.response,
-                replayed: true,
-                body_mismatch: record.body_hash != key.body_hash,
-            })
-        }
-        Some((_, version)) => StoredKey::Free(Precondition::Version(version)),
-    })
+) -> Result<Option<OperationResponse>, Fault> {
+    let found = services.load::<IdempotencyRow>(name).await?;
+    Ok(found.map(|(record, _)| OperationResponse {
+        response: record.response,
+        replayed: true,
+        body_mismatch: record.body_hash != key.body_hash,
+    }))
 }
 
 /// What a key has got by now, after a call with it ended in an error: another process on the same
@@ -103,10 +101,7 @@ pub async fn find_recorded(
     key: &IdempotencyKey,
 ) -> Result<Option<OperationResponse>, Fault> {
     let name = rows::idempotency(token, method, &key.key);
-    Ok(match recorded(services, &name, key).await? {
-        StoredKey::Replay(earlier) => Some(earlier),
-        StoredKey::Free(_) => None,
-    })
+    recorded(services, &name, key).await
 }
 
 /// Keys of calls that are in progress: a second call waits for the first.
@@ -170,13 +165,11 @@ impl KeyLocks {
         }
         let name = rows::idempotency(token, method, &key.key);
         let turn = self.lock(&name).await;
-        let expect = match recorded(services, &name, key).await? {
-            StoredKey::Replay(replay) => return Ok(KeyStatus::Replay(replay)),
-            StoredKey::Free(expect) => expect,
-        };
+        if let Some(earlier) = recorded(services, &name, key).await? {
+            return Ok(KeyStatus::Replay(earlier));
+        }
         let record = IdempotencyRecord {
             key: name,
-            expect,
             body_hash: key.body_hash,
         };
         Ok(KeyStatus::First(record, turn))
@@ -193,11 +186,12 @@ pub fn add_age(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault>
     Ok(())
 }
 
-/// Deletes every record whose time is over.
+/// Deletes every record whose time is over. `now_ms` is in milliseconds since the Unix epoch, by a clock that did not jump.
 ///
 /// # Errors
 /// When the store cannot be read or written.
-pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
+pub async fn delete_expired(services: &Services, now_ms: u64) -> Result<(), Fault> {
+    let is_over = |at_ms: u64| at_ms.saturating_add(LIFETIME_MS) <= now_ms;
     let mut next = Some(Scan::prefix(KeySpace::RecordAge, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
@@ -209,7 +203,7 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
             let Some((at_ms, record)) = rows::record_of_age(key) else {
                 continue;
             };
-            if !is_over(services, at_ms) {
+            if !is_over(at_ms) {
                 all_due = false;
                 break;
             }
@@ -218,7 +212,7 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
                 && let Some(row) = services.store.get(&record).await?
                 && let Some(replay) =
                     skip_unreadable(rows::decode::<IdempotencyRow>(&row.value), "a record")?
-                && is_over(services, replay.at_ms)
+                && is_over(replay.at_ms)
             {
                 batch.delete(record, Precondition::Version(row.version));
             }
@@ -230,16 +224,12 @@ pub async fn delete_expired(services: &Services) -> Result<(), Fault> {
     Ok(())
 }
 
-fn is_over(services: &Services, at_ms: u64) -> bool {
-    at_ms.saturating_add(RETENTION_MS) <= services.now_ms()
-}
-
 async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
     if batch.writes().is_empty() {
         return Ok(());
     }
     match services.store.commit(batch).await {
-        // A client is using one of the keys again; the next sweep has the rest.
+        // Somebody else was faster; of what is deleted the next sweep has the rest.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -114,8 +114,16 @@ impl GatewayInner {
         if let Err(fault) = &command.request {
             return Err(fault.clone());
         }
-        let fault = match self.run(command, command_commit.with(record)).await {
-            Ok(response) => return Ok(OperationResponse::first(response)),
+        let command_commit = command_commit.with(record.clone());
+        let is_recorded = command_commit.is_recorded();
+        let fault = match self.run(command, command_commit).await {
+            Ok(response) => {
+                // One that committed nothing of its own; a repeated call has to get the same all the same.
+                if !is_recorded.load(Ordering::SeqCst) {
+                    record.store(services, &response).await?;
+                }
+                return Ok(OperationResponse::first(response));
+            }
             Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
             Err(fault) => fault,
         };
