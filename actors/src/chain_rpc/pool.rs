@@ -30,6 +30,8 @@ use reqwest::{
     Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
+use rustls::ClientConfig;
+use rustls_platform_verifier::ConfigVerifierExt as _;
 use secrecy::ExposeSecret as _;
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -180,6 +182,18 @@ impl NodeFailure {
     }
 }
 
+/// TLS as this machine's root certificates have it. They are read once per process: there are more than a hundred, and
+/// each chain has two clients.
+fn machine_trust() -> Result<ClientConfig, Fault> {
+    static TRUST: Mutex<Option<ClientConfig>> = Mutex::new(None);
+    let mut trust = TRUST.lock();
+    if let Some(trust) = &*trust {
+        return Ok(trust.clone());
+    }
+    let read = ClientConfig::with_platform_verifier().map_err(Fault::bug)?;
+    Ok(trust.insert(read).clone())
+}
+
 impl NodePool {
     /// The nodes of a chain. Nothing is asked yet.
     ///
@@ -204,8 +218,10 @@ impl NodePool {
             return Err(Fault::field(setting("timeout_ms"), "must be more than 0"));
         }
         let timeout = Duration::from_millis(endpoints.timeout_ms);
+        let trust = machine_trust()?;
         let client = || {
             reqwest::Client::builder()
+                .tls_backend_preconfigured(trust.clone())
                 .timeout(timeout)
                 .pool_max_idle_per_host(IDLE_PER_NODE)
                 .redirect(reqwest::redirect::Policy::none())
