@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{
     audit::AuditChain,
     batch::{BatchPayload, BatchPayment, BatchState, check_labels},
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     schema::wire,
     wallet::WalletStatus,
 };
@@ -45,8 +45,10 @@ impl Operation for CreateBatchPayment {
             r#type: kind,
         } = request;
         let notes = notes.unwrap_or_default();
-        let kind =
-            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one batch kind is required"))?;
+        let kind = kind.ok_or_else(|| {
+            Fault::new(Class::Invalid, "exactly one batch kind is required")
+                .with_code(FaultCode::Payload)
+        })?;
         let payment = BatchPayload::parse(&kind)?;
         check_labels(&name, &notes)?;
         payment.screen(&services.known)?;

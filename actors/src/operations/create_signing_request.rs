@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Fault, FaultCode},
     networks::Payload,
     request::check_notes,
     schema::wire,
@@ -43,8 +43,10 @@ impl Operation for CreateSigningRequest {
             broadcast_tx,
             r#type: kind,
         } = request;
-        let kind =
-            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one payload kind is required"))?;
+        let kind = kind.ok_or_else(|| {
+            Fault::new(Class::Invalid, "exactly one payload kind is required")
+                .with_code(FaultCode::Payload)
+        })?;
         let payload = Payload::parse(&kind)?;
         check_notes(notes.as_deref())?;
         let vault = match vault_uuid.as_deref() {

@@ -413,10 +413,7 @@ pub async fn refuse_eviction(
     outputs: &BTreeSet<Resource>,
     reserved: &BTreeMap<Resource, RequestId>,
 ) -> Result<(), Fault> {
-    let refused = |problem: String| {
-        let problem = format!("btcSendNative.inputs: {problem}");
-        Err(Fault::new(Class::Invalid, problem))
-    };
+    let refused = |problem: String| Err(Fault::field("btcSendNative.inputs", problem));
     if let Some(Resource::Object(name)) = named.iter().find(|name| outputs.contains(*name)) {
         return refused(format!(
             "{name} is made by a transaction that spends another one of them, and is gone when that is replaced"
