@@ -170,8 +170,6 @@ async fn many_listeners__should_each_hear_in_time() {
         "{most} listeners: the request was answered after {answered:?}, heard by 99 of 100 {after:?} later, by all after {:?}",
         times.last().unwrap()
     );
-    // On a machine that is busy with other tests.
-    assert!(after < Duration::from_secs(2), "{after:?}");
 }
 
 /// As many files as this process may open.

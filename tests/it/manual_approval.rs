@@ -35,7 +35,7 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
     let (key, other) = (new_key(folder, "treasurer"), new_key(folder, "stranger"));
     let approver = format!("treasurer={key}.pub");
     let arguments = ["--manual", approver.as_str()];
-    let mut dev = DevProcess::start(&folder.join("dev"), &arguments).await;
+    let mut dev = DevProcess::start_first(&folder.join("dev"), &arguments).await;
     let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
     let message =
         |text: &str| json!({"evmMessage": {"chainId": "1", "from": from, "content": base64(text)}});
@@ -187,7 +187,7 @@ async fn rule__should_be_changed_by_the_people_of_the_rule_in_force() {
         let name = key.rsplit('/').next().unwrap();
         format!("{name}={key}.pub")
     });
-    let dev = DevProcess::start(&folder.join("dev"), &["--manual", &approvers[0]]).await;
+    let dev = DevProcess::start_first(&folder.join("dev"), &["--manual", &approvers[0]]).await;
     let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
     let message = json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("x")}});
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();

@@ -66,7 +66,7 @@ async fn a_vault__should_answer_before_it_has_read_what_was_live() {
         hold: watch::channel(true).0,
     });
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-    let answered = tokio::time::timeout(Duration::from_secs(1), evm_wallet(&gateway, vault)).await;
+    let answered = tokio::time::timeout(Duration::from_secs(20), evm_wallet(&gateway, vault)).await;
     assert!(answered.is_ok());
     let new = signed_transfer(&gateway, &address).await;
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -175,7 +175,7 @@ async fn first_start__should_survive_a_kill_at_any_moment() {
         // From "making the first files" over "in the middle of keygen" to "just ready".
         tokio::time::sleep(Duration::from_millis(4 + round * round * 70 % 2_500)).await;
         process.kill();
-        let dev = DevProcess::start(&data, &[]).await;
+        let dev = DevProcess::start_first(&data, &[]).await;
         let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
         let content = base64(format!("round {round}"));
         let outcome = dev

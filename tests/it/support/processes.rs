@@ -221,6 +221,7 @@ pub struct DevProcess {
 }
 
 impl DevProcess {
+    /// On a folder that has a vault and keys: see [`copy_folder_with_keys`].
     pub async fn start(data: &Path, arguments: &[&str]) -> Self {
         Self::start_with(data, arguments, &[]).await
     }
@@ -232,6 +233,21 @@ impl DevProcess {
 
     /// The same, by a program that starts the binary.
     pub async fn start_by(
+        program: fn() -> Command,
+        data: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        copy_folder_with_keys(data).await;
+        Self::start_anew(program, data, arguments, variables).await
+    }
+
+    /// The first start on a folder: the vault is made, and its keys.
+    pub async fn start_first(data: &Path, arguments: &[&str]) -> Self {
+        Self::start_anew(covault, data, arguments, &[]).await
+    }
+
+    async fn start_anew(
         program: fn() -> Command,
         data: &Path,
         arguments: &[&str],
@@ -321,6 +337,37 @@ impl DevProcess {
         self.api = api;
         self.info = info;
     }
+}
+
+/// Makes `data` a copy of a folder on which `covault dev` was started once. Keys take five seconds of both cores: the
+/// first test of a build that wants them has them made for all.
+async fn copy_folder_with_keys(data: &Path) {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dev-with-keys");
+    fs::create_dir_all(&all).unwrap();
+    let lock = fs::File::create(all.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let binary = fs::metadata(env!("CARGO_BIN_EXE_covault")).unwrap();
+    let built = binary.modified().unwrap();
+    let built = built.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let of_this_build = all.join(built.as_nanos().to_string());
+    if !of_this_build.exists() {
+        for old in fs::read_dir(&all).unwrap() {
+            let old = old.unwrap().path();
+            if old.is_dir() {
+                fs::remove_dir_all(old).unwrap();
+            }
+        }
+        let begun = all.join("begun");
+        let (mut process, _, _) = DevProcess::launch(covault(), &begun, &[], &[]).await;
+        assert_eq!(process.terminate(), Some(0), "{}", process.log());
+        fs::rename(begun, &of_this_build).unwrap();
+    }
+    let copy = Command::new("cp")
+        .arg("-aT")
+        .arg(&of_this_build)
+        .arg(data)
+        .status();
+    assert!(copy.unwrap().success());
 }
 
 /// A real Redis, without persistence: what it holds is lost when it stops.
