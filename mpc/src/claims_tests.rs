@@ -2,14 +2,14 @@
 
 use covault_core::{
     amount::U256,
-    approval::OrderApprovals,
+    approval::{MAX_VALIDITY_MS, OrderApprovals},
     derive::KeyPath,
     ids::VaultId,
     networks::{ChainData, Network, SigningInput},
     signature::Curve,
 };
 
-use super::*;
+use super::{height::SPENDING_WINDOW_MS, *};
 use crate::policy::{PolicyScope, UnapprovedLimit};
 
 fn claim(session: u8, attempt: u32, digest: u8) -> Claim {

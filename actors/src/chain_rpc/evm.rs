@@ -3,6 +3,8 @@
 mod blocks;
 mod fees;
 mod refusals;
+mod sightings;
+mod simulation;
 mod tokens;
 mod tracing;
 
@@ -11,7 +13,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use covault_core::{
     amount,
-    fault::{ExecuteCode, Fault},
+    fault::ExecuteCode,
     networks::{
         ChainData, ChainMoment, FeeLevel, Payload, Queries,
         evm::{
@@ -20,28 +22,22 @@ use covault_core::{
     },
     signature::Signature,
 };
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use self::{
     fees::near,
-    refusals::{
-        judge, knows_no_such_block, refused_call, reverted, speaks_of_another, speaks_of_load,
-        speaks_of_number,
-    },
+    refusals::{judge, knows_no_such_block, refused_call, speaks_of_another, speaks_of_number},
     tracing::Tracing,
 };
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
-    EndpointHealth, FeeEstimate, FollowPolicy, Inclusion, NodePool, Objection, ObjectionKind,
+    EndpointHealth, FeeEstimate, FollowPolicy, NodePool, Objection, ObjectionKind,
     SimulationOutcome, SimulationRequest, Standing, TokenFacts, TrackedTransaction,
     TransactionSighting,
-    client::{Call, Client, Refusal as _},
-    exchange::short,
-    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
+    client::{Client, Refusal as _},
+    jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError, quantity},
     resolve_refusal,
-    simulation::revert_reason,
     witnessed::{is_witnessed, witnessed},
 };
 
@@ -295,339 +291,6 @@ impl EvmNode {
             )),
         }
     }
-
-    /// The number of the account's next transaction in the latest block that is final, and the number of that
-    /// block: the one that nodes call so, or the 64th before the latest where they call none so.
-    async fn final_number(&self, account: &str) -> Result<(u64, u64), ChainError> {
-        let height = self.final_height().await?;
-        Ok((self.number_at(account, height).await?, height))
-    }
-
-    async fn final_height(&self) -> Result<u64, ChainError> {
-        let block = async |tag: &'static str| {
-            let seen = Mutex::new(Vec::new());
-            let number = |block: &Value| {
-                let number = number_in(block, "number")?;
-                seen.lock().push(number);
-                Some(number)
-            };
-            let call = RpcCall("eth_getBlockByNumber", json!([tag, false]));
-            // Nodes are some blocks apart, and one that is far ahead of the others lies.
-            let same = |one: &u64, other: &u64| one.abs_diff(*other) <= FINAL_DEPTH;
-            let agreed = self.rpc.query_quorum_by(call, number, same).await?;
-            // The lowest: one that is a little ahead may lie too.
-            let seen = seen.into_inner().into_iter();
-            let lowest = seen.filter(|number| same(number, &agreed)).min();
-            Ok::<_, RpcCallError>(lowest.unwrap_or(agreed))
-        };
-        match block("finalized").await {
-            Ok(height) => {
-                // Already set is as good.
-                let _ = self.finalized.set(());
-                Ok(height)
-            }
-            Err(RpcCallError::Node(error))
-                if knows_no_such_block(&error) && !self.finalized.initialized() =>
-            {
-                Ok(block("latest").await?.saturating_sub(FINAL_DEPTH))
-            }
-            // A node in trouble may know it well.
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The number of the account's next transaction as of a block.
-    async fn number_at(&self, account: &str, height: u64) -> Result<u64, ChainError> {
-        let params = json!([account, format!("{height:#x}")]);
-        let count = |count: &Value| u64::try_from(quantity(count)?).ok();
-        let asked = self
-            .rpc
-            .query_quorum(RpcCall("eth_getTransactionCount", params), count);
-        Ok(asked.await?)
-    }
-
-    /// The number of the account's next transaction as of a block, and whether some block has a transaction: in one
-    /// request, as behind a node's address there may be several, and the one that does not have it may not have that block
-    /// either. A node that takes no two questions at once gets them one after the other.
-    async fn number_and_receipt(
-        &self,
-        account: &str,
-        height: u64,
-        hash: &str,
-    ) -> Result<(u64, bool), ChainError> {
-        let number = RpcCall(
-            "eth_getTransactionCount",
-            json!([account, format!("{height:#x}")]),
-        );
-        let receipt = RpcCall("eth_getTransactionReceipt", json!([hash]));
-        let read = |answers: &Vec<Result<Value, RpcError>>| match answers.as_slice() {
-            [Ok(number), Ok(receipt)] => {
-                let number = u64::try_from(quantity(number)?).ok()?;
-                Some((number, !receipt.is_null()))
-            }
-            _ => None,
-        };
-        let both = RpcCalls(vec![number, receipt.clone()]);
-        match self.rpc.query_quorum(both, read).await {
-            Err(RpcCallError::Node(_)) => {
-                let next = self.number_at(account, height).await?;
-                let is_there = |receipt: &Value| Some(!receipt.is_null());
-                Ok((next, self.rpc.query_quorum(receipt, is_there).await?))
-            }
-            both => Ok(both?),
-        }
-    }
-
-    /// The hash of the transaction that used a number, which blocks up to `height` have. `None` when it is
-    /// older than nodes can say.
-    async fn find_by_number(&self, sent: &SentTransaction, height: u64) -> Option<String> {
-        // The block before which the number was free, and the first that is known to have it.
-        let (mut before, mut with) = (height.checked_sub(1), height);
-        let mut step = 1_u64;
-        while let Some(at) = before {
-            if self.number_at(&sent.from, at).await.ok()? <= sent.nonce {
-                break;
-            }
-            with = at;
-            step = step.checked_mul(2).filter(|step| *step <= MAX_SEARCHED)?;
-            before = (at > 0).then(|| at.saturating_sub(step));
-        }
-        let mut free = before?;
-        while with - free > 1 {
-            let middle = free + (with - free) / 2;
-            if self.number_at(&sent.from, middle).await.ok()? <= sent.nonce {
-                free = middle;
-            } else {
-                with = middle;
-            }
-        }
-        let is_it = |transaction: &&Value| {
-            let from = transaction.get("from").and_then(Value::as_str);
-            from.is_some_and(|from| from.eq_ignore_ascii_case(&sent.from))
-                && number_in(transaction, "nonce") == Some(sent.nonce)
-        };
-        let hash = |block: &Value| {
-            let transactions = block.get("transactions")?.as_array()?;
-            let hash = transactions.iter().find(is_it)?.get("hash")?.as_str()?;
-            Some(hash.to_owned())
-        };
-        let call = RpcCall("eth_getBlockByNumber", json!([format!("{with:#x}"), true]));
-        self.rpc.query_quorum(call, hash).await.ok()
-    }
-
-    /// The same question about several hashes: what is said to each, by one node, or by as many as have to agree.
-    async fn of_each<'a>(
-        &self,
-        method: &'static str,
-        hashes: impl Iterator<Item = &'a str>,
-        by_one: bool,
-    ) -> Result<Vec<Vec<Result<Value, RpcError>>>, ChainError> {
-        let calls: Vec<_> = hashes.map(|hash| RpcCall(method, json!([hash]))).collect();
-        let mut answers = Vec::with_capacity(calls.len());
-        let mut most = MOST_CALLS;
-        while let Some(rest) = calls.get(answers.len()..).filter(|rest| !rest.is_empty()) {
-            let some: Vec<_> = rest.iter().take(most).cloned().collect();
-            let asked = some.len();
-            let said = match self.said(RpcCalls(some), by_one).await {
-                // One that has to agree may take no several at once, and say so in words that are none of JSON-RPC.
-                Err(ChainError::Unknown(_)) if !by_one && self.rpc.agree() > 1 => {
-                    for call in rest.iter().cloned() {
-                        answers.push(self.said(call, by_one).await?);
-                    }
-                    continue;
-                }
-                said => said?,
-            };
-            match said.into_iter().collect::<Result<Vec<_>, _>>() {
-                Ok(said) => answers.extend((0..asked).map(|index| {
-                    let of_it = said.iter().filter_map(|of_node| of_node.get(index));
-                    of_it.cloned().collect()
-                })),
-                // Some nodes take fewer calls at once than others.
-                Err(_) if asked > 1 => most = asked / 2,
-                // Or one at a time, by itself.
-                Err(_) => {
-                    let alone = rest.iter().take(1).cloned();
-                    for call in alone {
-                        answers.push(self.said(call, by_one).await?);
-                    }
-                }
-            }
-        }
-        Ok(answers)
-    }
-
-    /// What one node says, or as many as have to agree.
-    async fn said<C>(
-        &self,
-        call: C,
-        by_one: bool,
-    ) -> Result<Vec<Result<C::Answer, RpcError>>, ChainError>
-    where
-        C: Call<JsonRpc>,
-        C::Answer: PartialEq,
-    {
-        if !by_one {
-            return Ok(self.rpc.voices(call, C::Answer::eq).await?);
-        }
-        Ok(vec![match self.rpc.ask(call).await {
-            Ok(found) => Ok(found),
-            Err(RpcCallError::Node(error)) => Err(error),
-            Err(error) => return Err(error.into()),
-        }])
-    }
-
-    /// Where a transaction is that a block has, by its receipts, as the nodes have them that have to agree.
-    async fn sight_mined(
-        &self,
-        transaction: &TrackedTransaction,
-        found: &Value,
-        receipts: &[Result<Value, RpcError>],
-        final_height: u64,
-        used: &mut BTreeMap<String, u64>,
-    ) -> Result<TransactionSighting, ChainError> {
-        let is_in_block = number_in(found, "blockNumber").is_some();
-        let said: Vec<_> = receipts.iter().flatten().filter_map(inclusion).collect();
-        match self.rpc.agreed_of(&said) {
-            Some(Some(found)) if found.block <= final_height => {
-                Ok(TransactionSighting::Final(found))
-            }
-            Some(Some(found)) => Ok(TransactionSighting::Mined(found)),
-            _ if !is_in_block && found.is_null() => {
-                self.sight_missing(transaction, final_height, used).await
-            }
-            _ if !is_in_block => Ok(TransactionSighting::Waiting),
-            // It is gone from its block meanwhile.
-            Some(None) if said.iter().all(Option::is_none) => Ok(TransactionSighting::Waiting),
-            // One node alone said so.
-            Some(None) => self.sight_missing(transaction, final_height, used).await,
-            None => Err(match receipts.iter().find_map(|said| said.as_ref().err()) {
-                Some(error) => ChainError::Unknown(error.words()),
-                None if said.is_empty() => ChainError::unknown("the receipt makes no sense"),
-                None => self.rpc.disagree("a transaction").into(),
-            }),
-        }
-    }
-
-    /// Whether a transaction that no node has can still come. `used` has the numbers of the accounts in the
-    /// final block.
-    async fn sight_missing(
-        &self,
-        transaction: &TrackedTransaction,
-        height: u64,
-        used: &mut BTreeMap<String, u64>,
-    ) -> Result<TransactionSighting, ChainError> {
-        let unreadable = |fault: Fault| ChainError::Unknown(fault.message().to_owned());
-        let mut sent = evm::read_sent(&transaction.signed).map_err(unreadable)?;
-        // What signers may have signed has no signature here to recover the sender from.
-        sent.from.clone_from(&transaction.from);
-        let next = match used.get(&sent.from) {
-            Some(next) => *next,
-            None => {
-                let next = self.number_at(&sent.from, height).await?;
-                used.insert(sent.from.clone(), next);
-                next
-            }
-        };
-        if next <= sent.nonce {
-            return Ok(TransactionSighting::Missing);
-        }
-        // The node that did not know it may have been behind.
-        let hash = &transaction.signed.tx_hash;
-        let (next, is_there) = self.number_and_receipt(&sent.from, height, hash).await?;
-        if is_there {
-            return Ok(TransactionSighting::Waiting);
-        }
-        if next <= sent.nonce {
-            return Ok(TransactionSighting::Missing);
-        }
-        // Behind one address the nodes may be other ones by now, of another chain, where the account has other numbers.
-        let id = |id: &Value| u64::try_from(quantity(id)?).ok();
-        let call = RpcCall("eth_chainId", json!([]));
-        let found = self.rpc.query_quorum(call, id).await?;
-        if found != self.chain_id {
-            let problem = format!("the nodes are on chain {found} now");
-            return Err(ChainError::Unknown(problem));
-        }
-        let by = self.find_by_number(&sent, height).await;
-        Ok(match by {
-            Some(hash) if hash == transaction.signed.tx_hash => TransactionSighting::Waiting,
-            by => TransactionSighting::Replaced(by),
-        })
-    }
-
-    async fn known(&self, hash: &str) -> Result<bool, String> {
-        self.rpc
-            .any(
-                RpcCall("eth_getTransactionByHash", json!([hash])),
-                |found| Ok(!found.is_null()),
-            )
-            .await
-    }
-}
-
-/// What one node says of a token's transfer that is tried.
-#[derive(PartialEq)]
-enum TokenReply {
-    /// It may pass. Where it reverts, it may pass when it is mined: the estimate of its gas decides.
-    Passes,
-    Nothing,
-    SaysNo,
-    Unknown(ChainError),
-}
-
-impl TokenReply {
-    fn of(said: Result<Value, RpcError>) -> Self {
-        let returned = match said {
-            Ok(returned) => returned,
-            Err(error) => {
-                return match refused_call(&error) {
-                    ChainError::Refused(_) => Self::Passes,
-                    unknown => Self::Unknown(unknown),
-                };
-            }
-        };
-        match returned.as_str().and_then(|text| text.strip_prefix("0x")) {
-            Some("") => Self::Nothing,
-            Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
-                Self::SaysNo
-            }
-            _ => Self::Passes,
-        }
-    }
-}
-
-impl EvmNode {
-    /// The number that a token's contract answers to a call, decimal.
-    async fn token_word(&self, token: &str, data: String) -> Result<String, ChainError> {
-        let params = json!([{"to": token, "data": data}, "latest"]);
-        // The first word of the answer, as ABI decoders read it. The contract is one that the
-        // client named: it can answer anything.
-        let read = |answer: &Value| {
-            let digits = answer.as_str()?.strip_prefix("0x")?;
-            Some(digits.get(..64).and_then(amount::hex_to_decimal))
-        };
-        let not_a_token = || {
-            ChainError::refused(
-                "there is no token contract at this address",
-                ExecuteCode::Unspecified,
-            )
-        };
-        match self
-            .rpc
-            .query_quorum(RpcCall("eth_call", params), read)
-            .await
-        {
-            Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
-            answer => answer?.ok_or_else(not_a_token),
-        }
-    }
-}
-
-/// An address in canonical form as a word of call data, hexadecimal.
-fn word_of(address: &str) -> String {
-    let digits = address.trim_start_matches("0x").to_ascii_lowercase();
-    format!("{digits:0>64}")
 }
 
 #[async_trait]
@@ -643,46 +306,8 @@ impl ChainClient for EvmNode {
         }
     }
 
-    /// A transfer to an address without code does nothing and succeeds, and some tokens say no with `false`
-    /// instead of a revert (EIP-20).
     async fn preflight(&self, payload: &Payload) -> Result<(), ChainError> {
-        let Payload::Evm(evm) = payload else {
-            return Ok(());
-        };
-        let Some(call) = evm.token_transfer() else {
-            return Ok(());
-        };
-        let params = json!([transaction(payload.from(), &call), "latest"]);
-        let said = self
-            .rpc
-            .voices(RpcCall("eth_call", params), |one, other| one == other);
-        let said: Vec<_> = said.await?.into_iter().map(TokenReply::of).collect();
-        let agree = self.rpc.agree();
-        let voices = |reply: &TokenReply| said.iter().filter(|one| *one == reply).count();
-        if voices(&TokenReply::SaysNo) >= agree {
-            let reason = "the token refuses the transfer: it returns false";
-            return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
-        }
-        // Some tokens return nothing.
-        if voices(&TokenReply::Nothing) >= agree {
-            let code = RpcCall("eth_getCode", json!([call.to, "latest"]));
-            let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
-            if !self.rpc.query_quorum(code, is_contract).await? {
-                let reason = "there is no token contract at tokenContractAddress";
-                return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
-            }
-            return Ok(());
-        }
-        // One node that lies must not have a token paid that is none.
-        if voices(&TokenReply::Passes) >= agree {
-            return Ok(());
-        }
-        let unknown = said.into_iter().find_map(|reply| match reply {
-            TokenReply::Unknown(error) => Some(error),
-            _ => None,
-        });
-        Err(unknown
-            .unwrap_or_else(|| ChainError::unknown("the nodes do not agree about the token")))
+        self.try_token_transfer(payload).await
     }
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
@@ -842,7 +467,7 @@ impl ChainClient for EvmNode {
                 .query_quorum(RpcCall("eth_getBalance", params), read)
                 .await?);
         };
-        let data = format!("0x{BALANCE_OF}{}", word_of(address));
+        let data = format!("0x{BALANCE_OF}{}", tokens::word_of(address));
         self.token_word(token, data).await
     }
 
@@ -852,7 +477,11 @@ impl ChainClient for EvmNode {
         token: &str,
         spender: &str,
     ) -> Result<String, ChainError> {
-        let data = format!("0x{ALLOWANCE}{}{}", word_of(owner), word_of(spender));
+        let data = format!(
+            "0x{ALLOWANCE}{}{}",
+            tokens::word_of(owner),
+            tokens::word_of(spender)
+        );
         self.token_word(token, data).await
     }
 
@@ -885,45 +514,7 @@ impl ChainClient for EvmNode {
 
     /// By `eth_call` of the whole transaction on the latest block.
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
-        let from = trial.payload.from();
-        let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
-        let params = json!([attempt(from, &transaction), "latest"]);
-        let error = match self
-            .rpc
-            .query_best_effort(RpcCall("eth_call", params))
-            .await
-        {
-            Ok(returned) => {
-                return Some(SimulationOutcome::passes(Some(
-                    returned.as_str()?.to_owned(),
-                )));
-            }
-            Err(RpcCallError::Node(error)) => error,
-            Err(RpcCallError::Unreachable(_) | RpcCallError::WrongChain(_)) => return None,
-        };
-        if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
-            return None;
-        }
-        // It may fail because it has gone through: it is signed and sent at the same time.
-        let params = json!([from, "latest"]);
-        let count = self
-            .rpc
-            .query_best_effort(RpcCall("eth_getTransactionCount", params))
-            .await;
-        let count = count.as_ref().ok().and_then(quantity)?;
-        if count > u128::from(transaction.nonce) {
-            return None;
-        }
-        let data = revert_data(&error.data);
-        let reason = data.as_ref().and_then(|data| revert_reason(data));
-        let words = match reason.filter(|reason| !error.message.contains(reason.as_str())) {
-            Some(reason) => format!("{}: {reason}", short(&error.message)),
-            None => error.message,
-        };
-        Some(SimulationOutcome {
-            result: data.map(|data| format!("0x{}", hex::encode(data))),
-            ..SimulationOutcome::fails(&words)
-        })
+        self.try_on_latest(trial).await
     }
 
     fn blocks(&self) -> Option<&dyn BlockSource> {
@@ -933,48 +524,6 @@ impl ChainClient for EvmNode {
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
-}
-
-/// The whole transaction, as nodes take it to be tried. Its nonce is left out: earlier ones of the
-/// account need not be mined.
-fn attempt(from: &str, transaction: &evm::SimulationCall) -> Value {
-    let evm::SimulationCall {
-        to,
-        value,
-        data,
-        nonce: _,
-        gas_limit,
-        most_price,
-        priority,
-    } = transaction;
-    let mut object = json!({
-        "from": from,
-        "value": format!("{value:#x}"),
-        "data": format!("0x{}", hex::encode(data)),
-        "gas": format!("{gas_limit:#x}"),
-    });
-    let price = format!("{most_price:#x}");
-    let prices = match priority {
-        Some(priority) => vec![
-            ("maxFeePerGas", price),
-            ("maxPriorityFeePerGas", format!("{priority:#x}")),
-        ],
-        None => vec![("gasPrice", price)],
-    };
-    let to = to.iter().map(|to| ("to", to.clone()));
-    if let Some(fields) = object.as_object_mut() {
-        for (name, text) in prices.into_iter().chain(to) {
-            fields.insert(name.into(), text.into());
-        }
-    }
-    object
-}
-
-/// What a call reverts with: text, in an object with some nodes, with words before it in others.
-fn revert_data(data: &Value) -> Option<Vec<u8>> {
-    let text = data.as_str().or_else(|| data.get("data")?.as_str())?;
-    let (_, digits) = text.split_once("0x")?;
-    hex::decode(digits).ok()
 }
 
 fn transaction(from: &str, call: &EvmCall) -> Value {
@@ -992,21 +541,6 @@ fn transaction(from: &str, call: &EvmCall) -> Value {
         fields.insert("to".into(), json!(to));
     }
     object
-}
-
-/// Where a receipt says that its transaction is, `Some(None)` where there is none; `None` when it makes no
-/// sense.
-fn inclusion(receipt: &Value) -> Option<Option<Inclusion>> {
-    if receipt.is_null() {
-        return Some(None);
-    }
-    Some(Some(Inclusion {
-        block: number_in(receipt, "blockNumber")?,
-        // Before Byzantium (EIP-658) receipts had none.
-        success: receipt
-            .get("status")
-            .is_none_or(|status| quantity(status) == Some(1)),
-    }))
 }
 
 /// 32 bytes, without zeros in front where a node leaves them out.

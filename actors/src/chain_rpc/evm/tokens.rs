@@ -1,8 +1,17 @@
 //! What a token's contract says of it (EIP-20). It is the contract's word, through nodes that may lie.
 
-use covault_core::amount;
+use covault_core::{amount, fault::ExecuteCode, networks::Payload};
+use serde_json::{Value, json};
 
-use crate::chain_rpc::TokenFacts;
+use super::{
+    EvmNode,
+    refusals::{refused_call, reverted},
+    transaction,
+};
+use crate::chain_rpc::{
+    ChainError, TokenFacts,
+    jsonrpc::{RpcCall, RpcCallError, RpcError},
+};
 
 /// Selector of `decimals()`.
 pub const DECIMALS: &str = "0x313ce567";
@@ -13,6 +22,112 @@ const MAX_DECIMALS: u8 = 77;
 /// Most characters of a symbol.
 const MAX_SYMBOL: usize = 32;
 const WORD: usize = 32;
+
+/// What one node says of a token's transfer that is tried.
+#[derive(PartialEq)]
+enum TokenReply {
+    /// It may pass. Where it reverts, it may pass when it is mined: the estimate of its gas decides.
+    Passes,
+    Nothing,
+    SaysNo,
+    Unknown(ChainError),
+}
+
+impl TokenReply {
+    fn of(said: Result<Value, RpcError>) -> Self {
+        let returned = match said {
+            Ok(returned) => returned,
+            Err(error) => {
+                return match refused_call(&error) {
+                    ChainError::Refused(_) => Self::Passes,
+                    unknown => Self::Unknown(unknown),
+                };
+            }
+        };
+        match returned.as_str().and_then(|text| text.strip_prefix("0x")) {
+            Some("") => Self::Nothing,
+            Some(word) if word.len() >= 64 && word.bytes().all(|digit| digit == b'0') => {
+                Self::SaysNo
+            }
+            _ => Self::Passes,
+        }
+    }
+}
+
+impl EvmNode {
+    /// A transfer to an address without code does nothing and succeeds, and some tokens say no with `false`
+    /// instead of a revert (EIP-20).
+    pub(super) async fn try_token_transfer(&self, payload: &Payload) -> Result<(), ChainError> {
+        let Payload::Evm(evm) = payload else {
+            return Ok(());
+        };
+        let Some(call) = evm.token_transfer() else {
+            return Ok(());
+        };
+        let params = json!([transaction(payload.from(), &call), "latest"]);
+        let said = self
+            .rpc
+            .voices(RpcCall("eth_call", params), |one, other| one == other);
+        let said: Vec<_> = said.await?.into_iter().map(TokenReply::of).collect();
+        let agree = self.rpc.agree();
+        let voices = |reply: &TokenReply| said.iter().filter(|one| *one == reply).count();
+        if voices(&TokenReply::SaysNo) >= agree {
+            let reason = "the token refuses the transfer: it returns false";
+            return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
+        }
+        // Some tokens return nothing.
+        if voices(&TokenReply::Nothing) >= agree {
+            let code = RpcCall("eth_getCode", json!([call.to, "latest"]));
+            let is_contract = |code: &Value| code.as_str().map(|code| code != "0x");
+            if !self.rpc.query_quorum(code, is_contract).await? {
+                let reason = "there is no token contract at tokenContractAddress";
+                return Err(ChainError::refused(reason, ExecuteCode::Unspecified));
+            }
+            return Ok(());
+        }
+        // One node that lies must not have a token paid that is none.
+        if voices(&TokenReply::Passes) >= agree {
+            return Ok(());
+        }
+        let unknown = said.into_iter().find_map(|reply| match reply {
+            TokenReply::Unknown(error) => Some(error),
+            _ => None,
+        });
+        Err(unknown
+            .unwrap_or_else(|| ChainError::unknown("the nodes do not agree about the token")))
+    }
+
+    /// The number that a token's contract answers to a call, decimal.
+    pub(super) async fn token_word(&self, token: &str, data: String) -> Result<String, ChainError> {
+        let params = json!([{"to": token, "data": data}, "latest"]);
+        // The first word of the answer, as ABI decoders read it. The contract is one that the
+        // client named: it can answer anything.
+        let read = |answer: &Value| {
+            let digits = answer.as_str()?.strip_prefix("0x")?;
+            Some(digits.get(..64).and_then(amount::hex_to_decimal))
+        };
+        let not_a_token = || {
+            ChainError::refused(
+                "there is no token contract at this address",
+                ExecuteCode::Unspecified,
+            )
+        };
+        match self
+            .rpc
+            .query_quorum(RpcCall("eth_call", params), read)
+            .await
+        {
+            Err(RpcCallError::Node(error)) if reverted(&error) => Err(not_a_token()),
+            answer => answer?.ok_or_else(not_a_token),
+        }
+    }
+}
+
+/// An address in canonical form as a word of call data, hexadecimal.
+pub(super) fn word_of(address: &str) -> String {
+    let digits = address.trim_start_matches("0x").to_ascii_lowercase();
+    format!("{digits:0>64}")
+}
 
 /// What both answers say, each as hex digits with `0x`; nothing when the decimals are no number.
 pub fn facts(decimals: &str, symbol: &str) -> Option<TokenFacts> {

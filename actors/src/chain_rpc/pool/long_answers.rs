@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::chain_rpc::answers::SHORT;
+use crate::chain_rpc::answers::{AnswerBody, SHORT};
 
 /// A node whose answers about blocks are long. Gives its address.
 async fn node() -> String {
