@@ -389,6 +389,12 @@ impl PrometheusText {
             "Answers of the chain's node that disagreed with those of others",
             &|node| node.dissents,
         );
+        family(
+            "counter",
+            "covault_chain_node_left_out_total",
+            "Transactions that other nodes took and that the chain's node was too slow to get at once",
+            &|node| node.left_out,
+        );
     }
 
     fn nodes(&mut self, nodes: &[NodeView]) {
@@ -511,6 +517,7 @@ mod tests {
             answers: 4,
             errors: 5,
             dissents: 6,
+            left_out: 7,
         };
         let mut text = PrometheusText::default();
         text.chain_nodes(&[node]);
@@ -521,6 +528,7 @@ mod tests {
             r#"covault_chain_node_answers_total{chain="EVM chain 1",node="2"} 4"#,
             r#"covault_chain_node_errors_total{chain="EVM chain 1",node="2"} 5"#,
             r#"covault_chain_node_dissents_total{chain="EVM chain 1",node="2"} 6"#,
+            r#"covault_chain_node_left_out_total{chain="EVM chain 1",node="2"} 7"#,
         ] {
             assert!(
                 text.0.lines().any(|other| other == line),

@@ -25,6 +25,8 @@ pub struct EndpointHealth {
     pub errors: u64,
     /// Answers that money depends on and in which it stood against others.
     pub dissents: u64,
+    /// Transactions that another node took and that were not passed on to it at once: it was too slow.
+    pub left_out: u64,
 }
 
 /// What is known of one node.
@@ -38,6 +40,7 @@ struct HealthCounters {
     answers: u64,
     errors: u64,
     dissents: u64,
+    left_out: u64,
     /// Calls in a row without a word.
     silence: u32,
     /// The one call that a silent node gets is in progress.
@@ -131,6 +134,14 @@ impl NodeHealth {
         self.with(|known| known.dissents += 1);
     }
 
+    /// A transaction was not passed on to it. Returns how often that was so.
+    pub fn left_out(&self) -> u64 {
+        self.with(|known| {
+            known.left_out += 1;
+            known.left_out
+        })
+    }
+
     /// When it may be asked again although others answer; 0: now.
     pub fn cool_until_ms(&self, now_ms: u64) -> u64 {
         self.with(|known| match known.cool_until_ms {
@@ -148,6 +159,7 @@ impl NodeHealth {
             answers: known.answers,
             errors: known.errors,
             dissents: known.dissents,
+            left_out: known.left_out,
         })
     }
 }

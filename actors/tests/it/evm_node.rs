@@ -144,7 +144,7 @@ pub async fn nobody() -> String {
     http_double::listen().await.1
 }
 
-fn all_needs() -> Queries {
+pub fn all_needs() -> Queries {
     needs_at(FeeLevel::Normal)
 }
 

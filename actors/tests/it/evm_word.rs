@@ -16,7 +16,9 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    evm_node::{EvmTestNode, Seen, both_ways, broadcast_request, connect_to, healthy, tracked},
+    evm_node::{
+        EvmTestNode, Seen, all_needs, both_ways, broadcast_request, connect_to, healthy, tracked,
+    },
     http_double::{self, HttpResponse},
     world::*,
 };
@@ -293,4 +295,64 @@ async fn gas__should_be_the_highest_that_nodes_name_and_refused_by_as_many_as_ha
         matches!(unknown, Err(ChainError::Unknown(_))),
         "{unknown:?}"
     );
+}
+
+/// What one node takes and passes on to nobody the other one gets in the same moment, unless too much waits for that.
+#[tokio::test]
+async fn a_node_that_answers_nothing__should_be_counted_where_it_does_not_get_what_another_takes() {
+    let node = EvmTestNode::start(healthy).await;
+    let (listener, url) = http_double::listen().await;
+    http_double::serve(listener, |request| async move {
+        let call = request.json();
+        let method = call["method"].as_str().unwrap_or_default();
+        if method == "eth_sendRawTransaction" {
+            std::future::pending::<()>().await;
+        }
+        let result = healthy(method, &Value::Null).unwrap_or_default();
+        let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
+        Some(HttpResponse::json(200, &answer))
+    });
+    let endpoints = ChainEndpoints {
+        // Nothing ends while the test runs.
+        timeout_ms: 600_000,
+        ..ChainEndpoints::new(vec![node.url.clone(), url])
+    };
+    let client = connect_to(ChainKey::evm(CHAIN), endpoints);
+    let left_out = || -> Vec<u64> { client.health().iter().map(|it| it.left_out).collect() };
+    for _ in 0..256 {
+        let sent = client.broadcast(&broadcast_request()).await;
+        assert_eq!(sent, BroadcastOutcome::Accepted);
+    }
+    assert_eq!(left_out(), [0, 0]);
+    for more in 1..=3 {
+        client.broadcast(&broadcast_request()).await;
+        assert_eq!(left_out(), [0, more]);
+    }
+}
+
+/// It was asked again and again, for 53 seconds, and the request failed.
+#[tokio::test]
+async fn prices__should_be_asked_for_once_where_a_node_does_not_know_how() {
+    let node = EvmTestNode::start(|method, params| match method {
+        "eth_maxPriorityFeePerGas" | "eth_feeHistory" => {
+            Err((-32601, "the method does not exist".into()))
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect_to(
+        ChainKey::evm(CHAIN),
+        ChainEndpoints::new(vec![node.url.clone()]),
+    );
+    let said = client.chain_data(&all_needs(), 0).await.unwrap();
+    let ChainData::Evm(said) = said else {
+        panic!("{said:?}")
+    };
+    // The gas price less the base fee.
+    assert_eq!(said.fees.unwrap().max_priority_fee, 19_000_000_000);
+    for method in ["eth_maxPriorityFeePerGas", "eth_feeHistory", "eth_gasPrice"] {
+        let methods = node.methods();
+        let asked = methods.iter().filter(|asked| *asked == method);
+        assert_eq!(asked.count(), 1, "{method}");
+    }
 }

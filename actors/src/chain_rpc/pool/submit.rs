@@ -7,7 +7,7 @@ use std::{
 
 use futures::future::join_all;
 
-use super::{NodeFailure, NodePool, PoolError};
+use super::{NodeFailure, NodePool, PoolError, PoolNode};
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
     line::{CallsOf, is_of_request},
@@ -82,6 +82,17 @@ fn note_try(said: Option<Option<Objection>>, doubt: bool) {
         may_be_taken: doubt || said.is_some_and(|said| said.is_none()),
         is_refused: kind == Some(ObjectionKind::Refused),
     });
+}
+
+impl PoolNode {
+    /// Until the tracker sends it, only the node that took a transaction has it. Told less and less often.
+    fn note_left_out(&self) {
+        let count = self.health.left_out();
+        if count.is_power_of_two() {
+            let (chain, node) = (&self.chain, self.number);
+            tracing::warn!(%chain, node, count, "a chain node is too slow to get what others take at once; the tracker sends it");
+        }
+    }
 }
 
 impl NodePool {
@@ -159,14 +170,18 @@ impl NodePool {
                 continue;
             };
             let Ok(place) = Arc::clone(&node.passed_on).try_acquire_owned() else {
+                node.note_left_out();
                 continue;
             };
             let (call, check) = (call.clone(), self.check.clone());
             let work = async move {
                 if node.on_this_chain(check.as_ref()).await.is_ok() {
-                    let _ = node
+                    let said = node
                         .exchange(patience, &call, &mut |_| ParsedResponse::Value(()))
                         .await;
+                    if let Err(NodeFailure::NotAsked(_) | NodeFailure::Crowded(_)) = said {
+                        node.note_left_out();
+                    }
                 }
                 drop(place);
             };
