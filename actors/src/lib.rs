@@ -21,6 +21,7 @@ mod node_observer;
 mod nodes;
 pub mod operations;
 pub mod port;
+mod refused_payloads;
 mod requests;
 mod retention;
 mod root;

@@ -31,6 +31,7 @@ use crate::{
     },
     limits::Limits,
     port::{MonotonicClock, SignerCluster},
+    refused_payloads::RefusedPayloads,
     settings::{OrchestratorParts, Settings},
     store::{Key, Store, rows},
     tasks::Tasks,
@@ -140,6 +141,8 @@ pub struct Shared {
     pub refused_void: RefusedVoid,
     /// Whose refused transactions are asked about beside its requests.
     pub ended_looks: EndedLooks,
+    /// What refused requests were to do.
+    pub refused_payloads: RefusedPayloads,
     /// Who is told what happens.
     pub listeners: Listeners,
 }
@@ -180,6 +183,7 @@ impl Services {
             tasks: Tasks::default(),
             refused_void: RefusedVoid::default(),
             ended_looks: EndedLooks::default(),
+            refused_payloads: RefusedPayloads::default(),
             listeners,
         };
         Self {

@@ -2,7 +2,7 @@
 //! behind the one that has it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, hash_map::Entry},
     time::Duration,
 };
 
@@ -16,6 +16,8 @@ use crate::account::ChainAccount;
 const MIN_ANSWERS: u32 = 4;
 /// After so long without one it begins anew: what was said in between nobody here has heard.
 const MOST_PAUSE: Duration = Duration::from_secs(600);
+/// Between two looks at the refused transactions of an account beside its requests.
+const LOOK_PAUSE: Duration = Duration::from_secs(60);
 
 /// Answers that say, one after the other, that a transaction never comes.
 #[derive(Clone, Copy)]
@@ -71,25 +73,37 @@ impl RefusedVoid {
     }
 }
 
-/// The accounts whose refused transactions are asked about beside their requests.
+/// When the refused transactions of an account were last asked about beside its requests.
 #[derive(Default)]
-pub struct EndedLooks(Mutex<HashSet<ChainAccount>>);
+pub struct EndedLooks(Mutex<HashMap<ChainAccount, Option<Instant>>>);
 
 impl EndedLooks {
-    /// A look at those of this account begins. False while there is one.
+    /// A look at those of this account begins. False while there is one, and for a minute after: what nodes never say must
+    /// not cost them calls with each request.
     pub fn begin(&self, account: &ChainAccount) -> bool {
-        self.0.lock().insert(account.clone())
+        let mut all = self.0.lock();
+        all.retain(|_, ended| ended.is_none_or(|ended| ended.elapsed() < LOOK_PAUSE));
+        match all.entry(account.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(None);
+                true
+            }
+        }
     }
 
     /// It has ended.
     pub fn end(&self, account: &ChainAccount) {
-        self.0.lock().remove(account);
+        let mut all = self.0.lock();
+        all.insert(account.clone(), Some(Instant::now()));
     }
 }
 
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_core::networks::Network;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -119,5 +133,24 @@ mod tests {
         // What was said long ago does not go on.
         pass(600).await;
         assert!(!refused.add(request, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks__should_pause() {
+        let account = |address: &str| ChainAccount {
+            network: Network::Tron,
+            chain_id: None,
+            address: address.to_owned(),
+        };
+        let (looks, one, other) = (EndedLooks::default(), account("one"), account("other"));
+        assert!(looks.begin(&one));
+        // However long it takes: one at a time, of each account.
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert!(!looks.begin(&one) && looks.begin(&other));
+        looks.end(&one);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert!(!looks.begin(&one));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(looks.begin(&one) && !looks.begin(&other));
     }
 }

@@ -96,7 +96,8 @@ pub enum Command {
         orchestrator: ConnectionArgs,
     },
     /// Forget the refused transaction of a request, so that the same payment is signed again. If that transaction comes after
-    /// all, both are paid: look its hash up at a node that you trust first.
+    /// all, both are paid: look its hash up at a node that you trust first. Where several of the same payment were refused, each
+    /// is forgotten by itself. All requests that wait for the last one are signed then, each a payment of its own.
     ForgetRefused {
         /// UUID of the request that failed because the chain's nodes refused its transaction.
         uuid: String,
@@ -174,6 +175,13 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let client = orchestrator.client()?;
             let forgotten = client.call::<ForgetRefusedTransaction>(&request).await?;
             print_line(format!("forgot {}", forgotten.tx_hashes.join(", ")));
+            if forgotten.older > 0 {
+                let older = forgotten.older;
+                eprintln!(
+                    "{older} older refused transactions of the same payment are not kept: look up what has used their nonce or \
+                     outputs before the payment is made again"
+                );
+            }
             Ok(())
         }
     }

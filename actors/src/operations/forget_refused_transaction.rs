@@ -26,7 +26,10 @@ impl Operation for ForgetRefusedTransaction {
         // Under the vault's lease, which its actor has.
         call.vaults.vault(request.vault).await?;
         let services = call.services.for_vault(request.vault)?;
-        let tx_hashes = forget_refused(&services, &request, &call.command_commit).await?;
-        Ok(admin::ForgetRefusedTransactionResponse { tx_hashes })
+        let forgotten = forget_refused(&services, &request, &call.command_commit).await?;
+        Ok(admin::ForgetRefusedTransactionResponse {
+            tx_hashes: forgotten.tx_hashes,
+            older: forgotten.older,
+        })
     }
 }

@@ -3,15 +3,10 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use async_trait::async_trait;
-use covault_actors::{
-    gateway::Gateway,
-    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, RowMap, Scan, Store},
-    testing::StoreDouble,
-};
+use covault_actors::gateway::Gateway;
 use covault_core::schema::wire::{
     self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
 };
@@ -31,14 +26,14 @@ const NO_FUNDS: &str = "insufficient funds for gas * price + value";
 
 /// What the liar does.
 #[derive(Default)]
-struct Liar {
+pub struct Liar {
     refuses: AtomicBool,
     /// It takes what it gets, passes it on to nobody, and says that a final block has it.
     swallows: AtomicBool,
     /// It refuses in words that are true.
     refuses_truly: AtomicBool,
     /// It says that no block and no mempool has any transaction.
-    hides: AtomicBool,
+    pub hides: AtomicBool,
     /// It says that the account has sent so many.
     counts: AtomicU64,
     /// It says nothing.
@@ -50,7 +45,7 @@ struct Liar {
 
 impl Liar {
     /// It stands before anvil, of which it passes on what it does not lie about.
-    async fn start(self: &Arc<Self>, anvil: &Anvil) -> String {
+    pub async fn start(self: &Arc<Self>, anvil: &Anvil) -> String {
         let liar = Arc::clone(self);
         anvil
             .behind(move |call| {
@@ -110,7 +105,7 @@ impl Liar {
     }
 
     /// Sends all that it has kept.
-    async fn sends(&self, anvil: &Anvil) {
+    pub async fn sends(&self, anvil: &Anvil) {
         let kept = std::mem::take(&mut *self.kept.lock().unwrap());
         assert!(!kept.is_empty());
         for raw in kept {
@@ -256,7 +251,6 @@ async fn what_one_of_two_nodes_swallows_and_calls_final__should_get_to_the_other
     assert_eq!(anvil.received().await, "0x5");
 }
 
-/// A payment that both nodes refuse, as its wallet has nothing: its liar has the bytes. Then somebody fills the wallet.
 async fn refused_by_both(
     world: &World,
     anvil: &Anvil,
@@ -264,7 +258,18 @@ async fn refused_by_both(
 ) -> (Gateway, String, String) {
     let (bad, (good, _)) = (liar.start(anvil).await, honest(anvil).await);
     // The last one that is asked is asked first about what is built next.
-    let gateway = Anvil::start_on_all(world, &[&good, &bad]).await;
+    refused_by_all(world, anvil, liar, &[&good, &bad]).await
+}
+
+/// A payment that these nodes refuse, as its wallet has nothing: the liar, which is one of them, has the bytes. Then somebody
+/// fills the wallet.
+pub async fn refused_by_all(
+    world: &World,
+    anvil: &Anvil,
+    liar: &Liar,
+    nodes: &[&str],
+) -> (Gateway, String, String) {
+    let gateway = Anvil::start_on_all(world, nodes).await;
     let address = anvil.wallet(&gateway).await;
     anvil
         .call("anvil_setBalance", json!([address, "0x0"]))
@@ -406,7 +411,7 @@ async fn waits_for(gateway: &Gateway, uuid: &str, words: &str) {
 }
 
 /// Until a payment has failed as another one of the same is on the chain.
-async fn fails_as_paid(gateway: &Gateway, uuid: &str, refused: &str) {
+pub async fn fails_as_paid(gateway: &Gateway, uuid: &str, refused: &str) {
     assert!(outcome(gateway, uuid).await.error.is_some());
     let shown = details(gateway, uuid).await;
     assert!(
@@ -584,77 +589,4 @@ async fn a_number_that_may_be_used__should_not_be_given_while_a_node_is_silent()
     liar.is_silent.store(false, Ordering::SeqCst);
     fails_as_paid(&gateway, &again, &refused).await;
     assert_eq!(anvil.received().await, "0xb", "paid once");
-}
-
-/// A store that counts questions about refused numbers and who has them.
-struct CountingStore {
-    inner: Arc<dyn Store>,
-    questions: AtomicUsize,
-}
-
-impl CountingStore {
-    /// Others come as time passes.
-    fn count(&self, space: KeySpace) {
-        if matches!(
-            space,
-            KeySpace::RefusedTransaction | KeySpace::NonceReservation
-        ) {
-            self.questions.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-#[async_trait]
-impl StoreDouble for CountingStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.count(key.space);
-        self.inner.get(key).await
-    }
-
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.count(space);
-        self.inner.get_all(space, keys).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.count(scan.space);
-        self.inner.scan(scan).await
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each() {
-    let (anvil, mut world) = (Anvil::start().await, patient());
-    let store = Arc::new(CountingStore {
-        inner: Arc::clone(&world.store),
-        questions: AtomicUsize::new(0),
-    });
-    world.store = Arc::clone(&store) as Arc<dyn Store>;
-    let liar = Arc::new(Liar::default());
-    let (gateway, address, _) = refused_by_both(&world, &anvil, &liar).await;
-    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000);
-    let (key, row) = store.inner.scan(&all).await.unwrap().pop().unwrap();
-    let mut more = Batch::new();
-    let name = key.bytes.len() - 16;
-    for request in 0..1_000_u128 {
-        let key = [&key.bytes[..name], &request.to_be_bytes()].concat();
-        let key = Key::new(KeySpace::RefusedTransaction, &[&key]);
-        more.put(key, Precondition::Absent, row.value.clone());
-    }
-    store.inner.commit(more).await.unwrap();
-    let before = store.questions.load(Ordering::SeqCst);
-    let again = create(&gateway, send(&address)).await.uuid;
-    assert_eq!(outcome(&gateway, &again).await.error, None);
-    let questions = store.questions.load(Ordering::SeqCst) - before;
-    assert!(questions < 100, "{questions}");
-    // All are forgotten once its number is used for good.
-    anvil.mine(128).await;
-    until_status(&gateway, &again, Status::Final).await;
-    let next = create(&gateway, send(&address)).await.uuid;
-    assert_eq!(outcome(&gateway, &next).await.error, None);
-    assert!(store.inner.scan(&all).await.unwrap().is_empty());
 }

@@ -55,6 +55,7 @@ mod late_answer;
 mod lists;
 #[path = "../../../tests/support/log.rs"]
 mod log;
+mod many_refusals;
 mod nodes;
 mod nonces;
 mod numbered_double;

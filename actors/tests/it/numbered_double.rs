@@ -79,6 +79,13 @@ impl NumberedDouble {
         self.taken.lock().unwrap().values().cloned().collect()
     }
 
+    /// A block has a transaction with the next number, whoever has sent it.
+    pub fn takes(&self, hash: &str) {
+        let mut next = self.next.lock().unwrap();
+        self.taken.lock().unwrap().insert(*next, hash.to_owned());
+        *next += 1;
+    }
+
     fn number(&self, signed: &Signed) -> u64 {
         let number = self.network.rules().sent_number(signed, "");
         number.unwrap().unwrap()

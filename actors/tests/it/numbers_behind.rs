@@ -11,7 +11,6 @@ use covault_actors::{
     store::{KeySpace, Scan},
 };
 use covault_core::{
-    ids::RequestId,
     networks::Network,
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind,
@@ -31,7 +30,7 @@ use crate::{
 const LIFE_MS: u64 = 1_000_000;
 
 /// Until a request has failed, and why.
-async fn failed(gateway: &Gateway, uuid: &str) -> String {
+pub async fn failed(gateway: &Gateway, uuid: &str) -> String {
     assert!(outcome(gateway, uuid).await.error.is_some());
     let shown = details(gateway, uuid).await;
     assert_eq!(shown.status(), signing_request::Status::Failed);
@@ -146,16 +145,16 @@ async fn the_number_of_an_expired_transaction__should_stay_with_another_one_that
 }
 
 /// An account of Stellar or TON that has sent some, and how it pays.
-struct Numbered {
-    world: World,
-    gateway: Gateway,
-    chain: Arc<NumberedDouble>,
+pub struct Numbered {
+    pub world: World,
+    pub gateway: Gateway,
+    pub chain: Arc<NumberedDouble>,
     network: Network,
-    from: String,
+    pub from: String,
 }
 
 impl Numbered {
-    async fn start(network: Network, world: World) -> Self {
+    pub async fn start(network: Network, world: World) -> Self {
         let chain = NumberedDouble::new(network, Arc::clone(&world.clock), 7);
         let gateway = Self::open(network, &world, &chain).await;
         let vault = vault(&gateway, "main").await;
@@ -186,11 +185,11 @@ impl Numbered {
         self.gateway = Self::open(self.network, &self.world, &self.chain).await;
     }
 
-    async fn pay(&self) -> String {
+    pub async fn pay(&self) -> String {
         self.pay_value("5").await
     }
 
-    async fn pay_value(&self, value: &str) -> String {
+    pub async fn pay_value(&self, value: &str) -> String {
         let value = value.to_owned();
         let (from, to) = (self.from.clone(), self.from.clone());
         let kind = match self.network {
@@ -233,7 +232,7 @@ impl Numbered {
     }
 
     /// Waits until a payment waits for this.
-    async fn waits_for(&self, uuid: &str, words: &str) {
+    pub async fn waits_for(&self, uuid: &str, words: &str) {
         let waits = async || {
             let waits = try_outcome(&self.gateway, &admin(), uuid).await;
             waits.is_err_and(|why| why.message().contains(words))
@@ -356,35 +355,6 @@ async fn a_payment_that_is_made_again_alone__should_go_once_the_refused_one_is_o
         assert_eq!(paid.error, None, "{network:?}");
         assert_eq!((it.chain.next(), it.chain.taken()), (8, vec![paid.tx_hash]));
     }
-}
-
-/// A program repeats what its wallet cannot pay. Of what the chain takes once the newest are remembered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_refusals_of_one_payment__should_be_few_rows() {
-    let it = Numbered::start(Network::Stellar, World::new()).await;
-    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 100);
-    let remembered = async || it.world.store.scan(&all).await.unwrap().len();
-    it.chain.refuses_all.store(true, Ordering::SeqCst);
-    let mut newest = String::new();
-    for _ in 0..40 {
-        newest = it.pay().await;
-        failed(&it.gateway, &newest).await;
-        pass(&it.world, 1_000);
-    }
-    // The last one came after the newest were left.
-    assert_eq!(remembered().await, 17);
-    let rows = it.world.store.scan(&all).await.unwrap();
-    let newest: RequestId = newest.parse().unwrap();
-    assert!(
-        rows.iter()
-            .any(|(key, _)| key.bytes.ends_with(newest.as_bytes()))
-    );
-    it.chain.refuses_all.store(false, Ordering::SeqCst);
-    let paid = it.pay().await;
-    until_status(&it.gateway, &paid, Status::Final).await;
-    // The number of all of them is used for good.
-    assert_eq!(outcome(&it.gateway, &it.pay().await).await.error, None);
-    assert_eq!((it.chain.next(), remembered().await), (9, 0));
 }
 
 /// An envelope of another source, of which this address pays itself 5: in XDR by hand.

@@ -11,6 +11,7 @@ use covault_actors::{
     store::{Batch, Key, KeySpace, Precondition, Scan},
 };
 use covault_core::{
+    fault::Class,
     networks::{Network, Payload, WireKind},
     schema::admin,
     schema::wire::{
@@ -115,6 +116,20 @@ impl Timed {
         create(&self.gateway, kind).await.uuid
     }
 
+    /// Sends a transaction that its client has built, of Solana or Sonic SVM.
+    async fn send_built(&self, lamports: u8, blockhash: u8) -> String {
+        let custom = wire::SolanaSendCustom {
+            tx_base64: vec![built(&self.from, lamports, blockhash)],
+            from: self.from.clone(),
+            chain_id: self.key.chain_id.unwrap_or_default(),
+        };
+        let kind = match self.key {
+            ChainKey::SONIC => Kind::SonicSvmSendCustom(custom),
+            _ => Kind::SolanaSendCustom(custom),
+        };
+        create(&self.gateway, kind).await.uuid
+    }
+
     /// A payment that all nodes refuse, of which one keeps the bytes: its uuid and hash.
     async fn refused(&self) -> (String, String) {
         self.chain.refuses.store(true, Ordering::SeqCst);
@@ -188,6 +203,16 @@ async fn a_payment_that_came_after_it_was_refused__should_not_be_paid_a_second_t
         // The one that is called failed shows where it is.
         until_status(&it.gateway, &refused, Status::Final).await;
         assert_eq!(it.chain.blocks(), [hash]);
+        // No operator makes it undone.
+        let forget = admin::ForgetRefusedTransactionRequest { uuid: refused };
+        let answer = call::<ForgetRefusedTransaction>(&it.gateway, &admin(), forget).await;
+        let problem = answer.unwrap_err();
+        assert_eq!(problem.class(), &Class::WrongState);
+        assert!(
+            problem
+                .message()
+                .starts_with("uuid: its transaction is on the chain")
+        );
         // A day later the same may be paid again.
         it.world.pass(86_400_000);
         let later = it.pay("5").await;
@@ -293,18 +318,7 @@ async fn what_a_client_built_anew_after_a_refusal__should_wait_until_the_first_o
         if it.key.network == Network::Tron {
             continue;
         }
-        let send = async |lamports, blockhash| {
-            let custom = wire::SolanaSendCustom {
-                tx_base64: vec![built(&it.from, lamports, blockhash)],
-                from: it.from.clone(),
-                chain_id: it.key.chain_id.unwrap_or_default(),
-            };
-            let kind = match it.key {
-                ChainKey::SONIC => Kind::SonicSvmSendCustom(custom),
-                _ => Kind::SolanaSendCustom(custom),
-            };
-            create(&it.gateway, kind).await.uuid
-        };
+        let send = async |lamports, blockhash| it.send_built(lamports, blockhash).await;
         it.chain.refuses.store(true, Ordering::SeqCst);
         let first = send(5, 7).await;
         failed(&it.gateway, &first).await;
@@ -317,6 +331,33 @@ async fn what_a_client_built_anew_after_a_refusal__should_wait_until_the_first_o
         assert!(it.chain.takes_what_it_kept(&hash));
         assert!(failed(&it.gateway, &again).await.contains(&hash));
         assert_eq!(it.chain.blocks().len(), 2, "done once");
+    }
+}
+
+/// Its client has the very same transaction sent again, which the chain takes once: what became of it is no news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_and_sent_again_as_it_is__should_not_stop_the_next_one() {
+    for it in Timed::all().await {
+        if it.key.network == Network::Tron {
+            continue;
+        }
+        it.chain.refuses.store(true, Ordering::SeqCst);
+        let first = it.send_built(5, 7).await;
+        failed(&it.gateway, &first).await;
+        it.chain.refuses.store(false, Ordering::SeqCst);
+        it.chain.is_slow.store(true, Ordering::SeqCst);
+        let same = it.send_built(5, 7).await;
+        assert_eq!(outcome(&it.gateway, &same).await.error, None, "{}", it.key);
+        // While no block has that one, and once it is final.
+        let next = it.send_built(5, 8).await;
+        assert_eq!(outcome(&it.gateway, &next).await.error, None, "{}", it.key);
+        it.chain.is_slow.store(false, Ordering::SeqCst);
+        until_status(&it.gateway, &same, Status::Final).await;
+        let third = it.send_built(5, 9).await;
+        assert_eq!(outcome(&it.gateway, &third).await.error, None, "{}", it.key);
+        assert_eq!(remembered(&it.world).await, 0, "{}", it.key);
+        assert!(!noted(&it.world, "MinedLate", &first).await);
+        assert_eq!(it.chain.blocks().len(), 3, "{}", it.key);
     }
 }
 

@@ -33,6 +33,8 @@ pub struct TimedDouble {
     blocks: Mutex<BTreeSet<String>>,
     /// It refuses what it gets, and keeps it.
     pub refuses: AtomicBool,
+    /// No block takes what it has.
+    pub is_slow: AtomicBool,
     /// Its nodes do not agree on where a transaction is.
     pub is_blind: AtomicBool,
     /// What it says first where a transaction is, whatever is true.
@@ -48,6 +50,7 @@ impl TimedDouble {
             sent: Mutex::default(),
             blocks: Mutex::default(),
             refuses: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             is_blind: AtomicBool::new(false),
             says: Mutex::default(),
             looks: Mutex::default(),
@@ -137,6 +140,9 @@ impl ChainClient for TimedDouble {
         let sight = |one: &TrackedTransaction| match &one.signed.tx_hash {
             _ if self.is_blind.load(Ordering::SeqCst) => {
                 Err(ChainError::Unknown("the nodes do not agree".into()))
+            }
+            hash if blocks.contains(hash) && self.is_slow.load(Ordering::SeqCst) => {
+                Ok(TransactionSighting::Waiting)
             }
             hash if blocks.contains(hash) => Ok(FINAL),
             hash if self.is_over(hash) => Ok(TransactionSighting::Expired),

@@ -32,7 +32,8 @@ pub use self::{
     fee_level::FeeLevel,
     network::Network,
     payload::{
-        BUILT_IN_EVM_CHAINS, KnownChains, NetworkPayload, PayloadKind, WireEcho, WireKind, outflow,
+        BUILT_IN_EVM_CHAINS, KnownChains, NetworkPayload, PayloadKind, Purpose, WireEcho, WireKind,
+        outflow,
     },
     raw::RawPayload,
     rules::{
@@ -41,7 +42,7 @@ pub use self::{
     },
 };
 use self::{
-    outflow::{AccountChange, ContentKind, Outflow},
+    outflow::{AccountChange, Outflow},
     payload::echo,
 };
 use crate::{
@@ -255,36 +256,20 @@ impl Payload {
         self.family().outflow(wallet)
     }
 
+    /// What the payload does as one of a wallet of the network `wallet`.
+    pub fn purpose(&self, wallet: Network) -> Purpose {
+        let own = self.family().purpose();
+        Purpose::new(self.from(), own, self.outflow(wallet), &self.encode())
+    }
+
     /// Whether both, of a wallet of the network `wallet`, pay or do the same, whatever number, fee and time each of them has.
     pub fn does_the_same(&self, other: &Self, wallet: Network) -> bool {
-        self.does_exactly_the_same(other, wallet) || self.transfers_the_same(other, wallet)
+        self.purpose(wallet).is_same(&other.purpose(wallet))
     }
 
     /// As [`Payload::does_the_same`], with memos and comments: one of them in place of the other harms nobody.
     pub fn does_exactly_the_same(&self, other: &Self, wallet: Network) -> bool {
-        if self == other {
-            return true;
-        }
-        match (self.family().purpose(), other.family().purpose()) {
-            (None, None) => self.transfers_the_same(other, wallet),
-            (one, other_one) => one == other_one && self.from() == other.from(),
-        }
-    }
-
-    /// The same amounts to the same recipients, in whatever order.
-    fn transfers_the_same(&self, other: &Self, wallet: Network) -> bool {
-        let spends = |payload: &Self| {
-            let outflow = payload.outflow(wallet);
-            let mut spends = outflow.spends;
-            spends.sort_by(|one, other| {
-                let key = (&one.asset, one.amount, &one.recipient);
-                key.cmp(&(&other.asset, other.amount, &other.recipient))
-            });
-            (outflow.nature == ContentKind::Transfer && !spends.is_empty())
-                .then_some((outflow.place, spends))
-        };
-        let spent = spends(self);
-        spent.is_some() && spent == spends(other)
+        self.purpose(wallet).is_exactly_same(&other.purpose(wallet))
     }
 
     /// What a signature over the payload changes about who may sign for the wallet.

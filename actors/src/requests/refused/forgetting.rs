@@ -7,11 +7,12 @@ use covault_core::{
     request::SigningRequest,
 };
 
-use super::all;
+use super::{all, payloads};
 use crate::{
     account::ChainAccount,
     audit::AuditNote,
     commands::command_commit::CommandCommit,
+    refused_payloads::RefusedPayload,
     services::Services,
     store::{
         Batch, CommitError, Precondition,
@@ -19,8 +20,16 @@ use crate::{
     },
 };
 
+/// What was forgotten.
+pub struct Forgotten {
+    /// The hashes of the transactions.
+    pub tx_hashes: Vec<String>,
+    /// So many older ones of the same payment are not kept: nobody has looked these up.
+    pub older: u64,
+}
+
 /// Forgets the refused transactions of a request: what pays the same is built as if there had been none. `services` are
-/// those of the request's vault. Gives the hashes.
+/// those of the request's vault.
 ///
 /// # Errors
 /// [`Class::WrongState`] naming `uuid` where none is remembered or it has come; [`Class::Unavailable`] when the store cannot be written.
@@ -28,7 +37,7 @@ pub async fn forget_refused(
     services: &Services,
     request: &SigningRequest,
     commit: &CommandCommit,
-) -> Result<Vec<String>, Fault> {
+) -> Result<Forgotten, Fault> {
     let payload = Payload::decode(&request.payload)?;
     let account = ChainAccount::of(request, &payload);
     let (mut batch, mut hashes) = (Batch::new(), Vec::new());
@@ -61,8 +70,12 @@ pub async fn forget_refused(
     if let Some((number, unkept)) = unkept {
         rest.retain(|(other, ..)| *other == number);
         while let Some((_, id, key, version, mut refused)) = rest.pop() {
-            let found = services.request(id).await?;
-            if found.is_some_and(|(found, _)| found.payload == request.payload) {
+            let found = payloads(services, &account, &[id]).await?.pop().flatten();
+            let is_same = |found: &RefusedPayload| {
+                let purpose = payload.purpose(request.network);
+                found.purpose.is_exactly_same(&purpose)
+            };
+            if found.is_some_and(|found| is_same(&found)) {
                 refused.unkept = refused.unkept.saturating_add(unkept);
                 batch.put(key, Precondition::Version(version), rows::encode(&refused)?);
                 break;
@@ -82,7 +95,10 @@ pub async fn forget_refused(
         )?;
     commit.demand(&mut batch);
     match services.store.commit(batch).await {
-        Ok(()) => Ok(hashes),
+        Ok(()) => Ok(Forgotten {
+            tx_hashes: hashes,
+            older: unkept.map_or(0, |(_, older)| older),
+        }),
         Err(CommitError::Conflict(_)) => Err(Fault::unavailable(
             "the refused transaction has just changed; retry",
         )),

@@ -15,6 +15,7 @@
 
 mod ended;
 pub mod forgetting;
+mod kept;
 mod numbers;
 mod unnumbered;
 
@@ -24,9 +25,12 @@ use covault_core::{
     audit::AuditChain,
     fault::Fault,
     ids::RequestId,
-    networks::{Payload, Resource},
+    networks::{Payload, Purpose, Resource},
     request::{Draft, SigningRequest},
 };
+use sha2::{Digest as _, Sha256};
+
+use self::kept::{Payment, keep_newest};
 
 pub use self::{
     numbers::{Demand, check_named_number, next_number},
@@ -36,6 +40,8 @@ use crate::{
     account::ChainAccount,
     audit::{AuditActor, AuditNote},
     chain_rpc::{ChainClient, TrackedTransaction},
+    refused_payloads::RefusedPayload,
+    requests::tx_builder,
     services::Services,
     store::{
         Batch, CommitError, Key, KeySpace, Precondition, Scan,
@@ -49,10 +55,6 @@ const PAGE: usize = 256;
 const ASKED: usize = 32;
 /// For how long a payment is refused that is the same as one which failed and was mined later, in milliseconds: a day.
 const MEMORY_MS: u64 = 86_400_000;
-/// So many refused transactions of one payment are kept of which the chain takes one at most; older ones are only counted.
-const MOST_ALIKE: usize = 16;
-/// So many of an account are kept, the newest of them.
-const MOST_KEPT: usize = 1_024;
 
 /// Why a request is not built now.
 pub enum RepeatBlocker {
@@ -83,15 +85,15 @@ struct Refused {
     number: u64,
     request: RequestId,
     row: RefusedRow,
-    /// Its number, inputs and payload, where the chain takes one at most of all that have the same.
+    /// What it pays and uses, where the chain takes one at most of all that have the same.
     payment: Option<Payment>,
+    /// What stands for it as a whole, where its client has built it.
+    whole: Vec<Resource>,
     /// It pays what the request that is to be built pays.
     is_same: bool,
     /// Who has its number, where there is one.
     holder: Holder,
 }
-
-type Payment = (u64, Vec<Resource>, Vec<u8>);
 
 /// Who has a remembered number now.
 enum Holder {
@@ -237,48 +239,116 @@ fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_partial: bool) -> R
 }
 
 /// What helps where nodes do not say what became of a refused transaction.
-fn way_out(refused: RequestId) -> String {
+fn way_out(refused: &Refused) -> String {
+    let id = refused.request;
+    let older = match refused.row.unkept {
+        0 => String::new(),
+        older => format!(
+            "; {older} older ones of the same payment are not kept, and one of these may have come: look up what has used \
+             the same nonce or outputs"
+        ),
+    };
     format!(
         "where they never do, look it up at a node that you trust before you pay another amount, or an operator forgets it \
-         (covault request forget-refused {refused})"
+         (covault request forget-refused {id}){older}"
     )
 }
 
-/// Whether a refused request pays what is to be built; one that cannot be read does not stop the wallet.
-fn is_same(
-    next: &NextRequest<'_>,
-    id: RequestId,
-    request: Result<Option<SigningRequest>, Fault>,
-) -> bool {
-    match request {
-        Ok(request) => request.is_some_and(|request| pays_the_same(next, &request)),
-        Err(fault) => {
-            tracing::error!(request = %id, ?fault, "a refused request cannot be read; whether it is paid again is not known");
-            false
+/// What a request is to do, to be compared with what refused ones were to do.
+struct Sought {
+    purpose: Purpose,
+    /// SHA-256 of its payload, where that is the whole transaction.
+    whole: Option<[u8; 32]>,
+    /// It only uses a number up: that pays nobody.
+    is_filler: bool,
+}
+
+impl Sought {
+    fn new(next: &NextRequest<'_>) -> Self {
+        let network = next.account.network;
+        let filler = network.rules().gap_filler(next.payload);
+        Self {
+            purpose: next.payload.purpose(network),
+            whole: next.is_whole.then(|| hash(&next.payload.encode())),
+            is_filler: filler.as_ref() == Some(next.payload),
         }
     }
+
+    fn is_paid_by(&self, refused: &RefusedPayload) -> bool {
+        // One transaction, whoever asks for it.
+        let is_it = self.whole == Some(refused.hash);
+        !self.is_filler && !is_it && self.purpose.is_same(&refused.purpose)
+    }
+}
+
+fn hash(payload: &[u8]) -> [u8; 32] {
+    Sha256::digest(payload).into()
+}
+
+/// What requests were to do, each in its place; one that cannot be read does not stop the wallet.
+async fn payloads(
+    services: &Services,
+    account: &ChainAccount,
+    requests: &[RequestId],
+) -> Result<Vec<Option<Arc<RefusedPayload>>>, Fault> {
+    let read = &services.refused_payloads;
+    let mut known: Vec<_> = requests.iter().map(|id| read.get(*id)).collect();
+    let unread = requests.iter().zip(&mut known);
+    let unread: Vec<_> = unread.filter(|(_, it)| it.is_none()).collect();
+    let keys: Vec<_> = unread.iter().map(|(id, _)| rows::request(**id)).collect();
+    let found = services.load_all::<SigningRequest>(&keys).await?;
+    for ((id, place), found) in unread.into_iter().zip(found) {
+        let payload = found.and_then(|request| {
+            let of = |request| payload_of(services, account, request);
+            request.as_ref().map(of).transpose()
+        });
+        match payload {
+            Ok(Some(payload)) => {
+                let payload = Arc::new(payload);
+                read.keep(*id, Arc::clone(&payload));
+                *place = Some(payload);
+            }
+            Ok(None) => {}
+            Err(fault) => {
+                tracing::error!(request = %id, ?fault, "a refused request cannot be read; whether it is paid again is not known");
+            }
+        }
+    }
+    Ok(known)
+}
+
+fn payload_of(
+    services: &Services,
+    account: &ChainAccount,
+    request: &SigningRequest,
+) -> Result<RefusedPayload, Fault> {
+    let network = account.network;
+    let payload = Payload::decode(&request.payload)?;
+    let queries = tx_builder::queries(services, network, &payload);
+    let whole = match tx_builder::local_chain_data(services, &payload, &queries) {
+        Some(Ok(chain_data)) if payload.is_transaction() => {
+            tx_builder::uses(network, &payload, &chain_data, &request.public_key)
+        }
+        _ => Vec::new(),
+    };
+    let is_whole = |it: &Resource| matches!(it, Resource::TxHash(_));
+    Ok(RefusedPayload {
+        purpose: payload.purpose(network),
+        hash: hash(&request.payload),
+        whole: whole.into_iter().filter(is_whole).collect(),
+    })
 }
 
 /// Whether a request that the chain may take in place of a refused one pays that, to the memo.
 fn pays_exactly_the_same(next: &NextRequest<'_>, other: &SigningRequest) -> bool {
-    let network = next.account.network;
-    let payload = Payload::decode(&other.payload).ok();
-    pays_the_same(next, other)
-        && payload.is_some_and(|payload| next.payload.does_exactly_the_same(&payload, network))
-}
-
-fn pays_the_same(next: &NextRequest<'_>, earlier: &SigningRequest) -> bool {
-    // What only uses a number up pays nobody.
-    let rules = next.account.network.rules();
-    if rules.gap_filler(next.payload).as_ref() == Some(next.payload) {
-        return false;
-    }
-    match Payload::decode(&earlier.payload) {
-        // One transaction, whoever asks for it.
-        Ok(payload) if next.is_whole && payload == *next.payload => false,
-        Ok(payload) => next.payload.does_the_same(&payload, next.account.network),
+    let sought = Sought::new(next);
+    match Payload::decode(&other.payload) {
+        Ok(payload) => {
+            let purpose = payload.purpose(next.account.network);
+            !sought.is_filler && sought.purpose.is_exactly_same(&purpose)
+        }
         Err(error) => {
-            tracing::error!(request = %earlier.id, ?error, "a request cannot be read; whether it is paid again is not known");
+            tracing::error!(request = %other.id, ?error, "a request cannot be read; whether it is paid again is not known");
             false
         }
     }
@@ -326,81 +396,36 @@ async fn read_page(
                 version: row.version,
                 row: rows::decode(&row.value)?,
                 payment: None,
+                whole: Vec::new(),
                 key,
                 holder: Holder::Nobody,
             });
         }
     }
-    let keys: Vec<_> = found.iter().map(|it| rows::request(it.request)).collect();
-    let requests = services.load_all::<SigningRequest>(&keys).await?;
-    let rules = next.account.network.rules();
-    let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
-    for (index, (refused, request)) in found.iter_mut().zip(requests).enumerate() {
-        if let Ok(Some(request)) = &request
-            && refused.row.late.is_none()
-        {
-            let inputs = match rules.is_numbered() {
-                true => Vec::new(),
-                false => inputs_of(next.account, refused),
-            };
-            // Else nothing keeps the chain from taking both.
-            if rules.is_numbered() || !inputs.is_empty() {
-                let payment = (refused.number, inputs, request.payload.clone());
-                refused.payment = Some(payment.clone());
-                alike.entry(payment).or_default().push(index);
-            }
+    let requests: Vec<_> = found.iter().map(|it| it.request).collect();
+    let payloads = payloads(services, next.account, &requests).await?;
+    let (rules, sought) = (next.account.network.rules(), Sought::new(next));
+    let mut alike: HashMap<Payment, Vec<usize>> = HashMap::new();
+    for (index, (refused, payload)) in found.iter_mut().zip(payloads).enumerate() {
+        let Some(payload) = payload else { continue };
+        refused.is_same = sought.is_paid_by(&payload);
+        refused.whole.clone_from(&payload.whole);
+        if refused.row.late.is_some() {
+            continue;
         }
-        refused.is_same = is_same(next, refused.request, request);
+        let inputs = match rules.is_numbered() {
+            true => Vec::new(),
+            false => inputs_of(next.account, refused),
+        };
+        // Else nothing keeps the chain from taking both.
+        if rules.is_numbered() || !inputs.is_empty() {
+            let payment = Payment::new(refused.number, inputs, &payload.purpose);
+            refused.payment = Some(payment.clone());
+            alike.entry(payment).or_default().push(index);
+        }
     }
     let found = keep_newest(services, found, alike.into_values()).await?;
     Ok((found, rest))
-}
-
-/// Leaves the newest of transactions that are `alike`, by their places from the oldest to the newest; they say how many more
-/// there were.
-async fn keep_newest(
-    services: &Services,
-    mut found: Vec<Refused>,
-    alike: impl Iterator<Item = Vec<usize>>,
-) -> Result<Vec<Refused>, Fault> {
-    let (mut batch, mut dropped, mut changed) = (Batch::new(), Vec::new(), Vec::new());
-    for alike in alike {
-        let Some(surplus) = alike.len().checked_sub(MOST_ALIKE).filter(|it| *it > 0) else {
-            continue;
-        };
-        let (old, kept) = alike.split_at(surplus);
-        let count = |index: &usize| found.get(*index).map_or(0, |it| it.row.unkept + 1);
-        let unkept: u64 = old.iter().map(count).sum();
-        let old = old.iter().filter_map(|index| found.get(*index));
-        for refused in old {
-            batch.delete(refused.key.clone(), Precondition::Version(refused.version));
-            dropped.push(refused.request);
-        }
-        let Some(newest) = kept.last().and_then(|index| found.get_mut(*index)) else {
-            continue;
-        };
-        newest.row.unkept = newest.row.unkept.saturating_add(unkept);
-        batch.put(
-            newest.key.clone(),
-            Precondition::Version(newest.version),
-            rows::encode(&newest.row)?,
-        );
-        changed.push(newest.request);
-    }
-    if dropped.is_empty() {
-        return Ok(found);
-    }
-    match services.store.commit(batch).await {
-        Ok(()) => {}
-        Err(CommitError::Conflict(_)) => return Ok(found),
-        Err(error) => return Err(error.into()),
-    }
-    found.retain(|refused| !dropped.contains(&refused.request));
-    let of_changed = found.iter_mut();
-    for refused in of_changed.filter(|refused| changed.contains(&refused.request)) {
-        refused.version = refused.version.saturating_add(1);
-    }
-    Ok(found)
 }
 
 /// What a refused transaction uses up, where there are no numbers. One that cannot be read is as if it used nothing: it is
@@ -414,81 +439,6 @@ fn inputs_of(account: &ChainAccount, refused: &Refused) -> Vec<Resource> {
         tracing::error!(request = %refused.request, ?fault, "a refused transaction cannot be read");
         Vec::new()
     })
-}
-
-/// The rows of an account that were found in the store, but for those that say that one has come.
-#[derive(Default)]
-struct Kept(Vec<KeptRow>);
-
-struct KeptRow {
-    request: RequestId,
-    key: Key,
-    version: u64,
-    row: RefusedRow,
-    payment: Option<Payment>,
-}
-
-impl Kept {
-    fn add(&mut self, found: &[Refused]) {
-        let found = found.iter().filter(|it| it.row.late.is_none());
-        self.0.extend(found.map(|it| KeptRow {
-            request: it.request,
-            key: it.key.clone(),
-            version: it.version,
-            row: it.row.clone(),
-            payment: it.payment.clone(),
-        }));
-    }
-
-    /// Leaves those out that were just forgotten.
-    fn leave_out(&mut self, over: &[Refused]) {
-        self.0.retain(|row| over.iter().all(|it| it.key != row.key));
-    }
-
-    /// Of each payment leaves the newest, which says how many more there were, where an account has too many: they cost each of
-    /// its requests questions to the store. Where that is not enough, forgets the oldest.
-    async fn bound(mut self, services: &Services) -> Result<(), Fault> {
-        if self.0.len() <= MOST_KEPT {
-            return Ok(());
-        }
-        // Ids begin with the time at which they were made.
-        self.0.sort_by_key(|row| std::cmp::Reverse(row.request));
-        let mut batch = Batch::new();
-        let mut newest: HashMap<Payment, usize> = HashMap::new();
-        let mut left: Vec<(KeptRow, u64)> = Vec::new();
-        for row in self.0 {
-            let place = row.payment.as_ref().and_then(|it| newest.get(it).copied());
-            if let Some((_, unkept)) = place.and_then(|place| left.get_mut(place)) {
-                *unkept = unkept.saturating_add(row.row.unkept).saturating_add(1);
-                batch.delete(row.key, Precondition::Version(row.version));
-                continue;
-            }
-            if let Some(payment) = &row.payment {
-                newest.insert(payment.clone(), left.len());
-            }
-            left.push((row, 0));
-        }
-        let surplus = left.len().saturating_sub(MOST_KEPT);
-        if surplus > 0 {
-            tracing::warn!(
-                surplus,
-                "nodes refused more than {MOST_KEPT} different payments of a wallet that can still come: the oldest were forgotten"
-            );
-        }
-        for (index, (mut row, unkept)) in left.into_iter().enumerate() {
-            let expected = Precondition::Version(row.version);
-            if index >= MOST_KEPT {
-                batch.delete(row.key, expected);
-            } else if unkept > 0 {
-                row.row.unkept = row.row.unkept.saturating_add(unkept);
-                batch.put(row.key, expected, rows::encode(&row.row)?);
-            }
-        }
-        match services.store.commit(batch).await {
-            Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
 }
 
 async fn forget(services: &Services, over: &[Refused]) -> Result<(), Fault> {

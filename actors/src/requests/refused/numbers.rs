@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource, request::TransactionState};
 
 use super::{
-    ASKED, Holder, Kept, NextRequest, Refused, RepeatBlocker, all, ended::never_comes, forget,
-    is_any, note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
+    ASKED, Holder, NextRequest, Refused, RepeatBlocker, all, ended::never_comes, forget, is_any,
+    kept::Kept, note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread,
+    way_out,
 };
 use crate::{
     chain_rpc::{
@@ -296,7 +297,7 @@ async fn settle(
         RepeatBlocker::Wait(format!(
             "nonce {number} is used on the chain, perhaps by the transaction {hash} of request {id}, which nodes had \
              refused; waiting until they say by which; {}",
-            way_out(id)
+            way_out(refused)
         ))
     };
     if let Some(same) = not_asked.iter().find(|refused| refused.is_same) {

@@ -11,16 +11,18 @@ use covault_core::{
     ids::RequestId,
     moment::utc,
     networks::{ChainData, Resource},
-    request::TransactionState,
+    request::{RequestState, TransactionState},
 };
 
 use super::{
-    ASKED, Kept, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, ended,
+    ASKED, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, ended,
     ended::{end_ms, never_comes},
-    forget, inputs_of, is_any, note_late, paid_before, pays_exactly_the_same, read_page,
-    settle_late, unread, way_out,
+    forget, inputs_of, is_any,
+    kept::Kept,
+    note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
+    account::ChainAccount,
     chain_rpc::{ChainClient, TrackedTransaction, TransactionSighting, sightings_of_witnesses},
     requests::reservations,
     services::Services,
@@ -218,8 +220,18 @@ async fn same_rows(
         let inputs = found.iter().map(|refused| inputs_of(next.account, refused));
         let inputs: Vec<Vec<Resource>> = inputs.collect();
         let used = used_for_good(services, next, inputs.iter().flatten()).await?;
+        let again = asked_again(services, next.account, &found).await?;
         let mut over = Vec::new();
-        for (refused, inputs) in found.into_iter().zip(inputs) {
+        for ((refused, inputs), again) in found.into_iter().zip(inputs).zip(again) {
+            match again {
+                Some(AskedAgain::Settled) => {
+                    over.push(refused);
+                    continue;
+                }
+                // It is that one's to say what became of it.
+                Some(AskedAgain::Sent) => continue,
+                None => {}
+            }
             let late_ms = refused.row.late.as_ref().map(|late| late.at_ms);
             let is_late = late_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) >= MEMORY_MS);
             let ends_ms = end_ms(next.account, &refused).filter(|_| late_ms.is_none());
@@ -236,6 +248,57 @@ async fn same_rows(
     }
     kept.bound(services).await?;
     Ok((same, ended))
+}
+
+/// What became of the very same transaction as a refused one, that its client had sent again by another request.
+enum AskedAgain {
+    /// Nodes have got it.
+    Sent,
+    /// It is known for good where it is, or that it never comes.
+    Settled,
+}
+
+/// Those whose transaction another request has now, as it is; each in its place.
+async fn asked_again(
+    services: &Services,
+    account: &ChainAccount,
+    refused: &[Refused],
+) -> Result<Vec<Option<AskedAgain>>, Fault> {
+    let all = refused.iter().flat_map(|it| it.whole.iter().cloned());
+    let all: Vec<Resource> = all.collect();
+    let held = reservations::held(services, account, &all).await?;
+    let mut again = Vec::with_capacity(refused.len());
+    for one in refused {
+        let mut holders = one.whole.iter().map(|it| held.get(it).copied());
+        // Of several transactions another request may have some.
+        let first = holders.next().flatten();
+        let holder = first.filter(|first| holders.all(|it| it == Some(*first)));
+        let holder = holder.filter(|_| one.row.late.is_none());
+        again.push(match holder {
+            Some(holder) => what_became_of(services, holder).await?,
+            None => None,
+        });
+    }
+    Ok(again)
+}
+
+async fn what_became_of(
+    services: &Services,
+    request: RequestId,
+) -> Result<Option<AskedAgain>, Fault> {
+    let place = rows::transaction(request);
+    let place = services.load::<TransactionRow>(&place).await?;
+    if place.is_some_and(|(row, _)| row.state.is_settled()) {
+        return Ok(Some(AskedAgain::Settled));
+    }
+    let request = services.request(request).await?;
+    let is_sent = request.is_some_and(|(request, _)| {
+        matches!(
+            request.state,
+            RequestState::Broadcasting { .. } | RequestState::Succeeded { sent: true, .. }
+        )
+    });
+    Ok(is_sent.then_some(AskedAgain::Sent))
 }
 
 /// Which of these a transaction of a request here has used for good.
@@ -271,7 +334,7 @@ fn waits_for_its_time(
     RepeatBlocker::Wait(format!(
         "the same payment of request {id}, which nodes refused, can still come with the transaction {hash} {until}: paid \
          now it could be paid twice; {}",
-        way_out(id)
+        way_out(refused)
     ))
 }
 

@@ -5,11 +5,12 @@ mod family;
 mod kind;
 pub(in crate::networks) mod opaque;
 pub mod outflow;
+mod purpose;
 
 use std::collections::BTreeSet;
 
 pub(in crate::networks) use self::kind::echo;
-pub use self::{family::NetworkPayload, kind::PayloadKind};
+pub use self::{family::NetworkPayload, kind::PayloadKind, purpose::Purpose};
 use crate::schema::wire;
 
 /// The payload kind of a create request, on the wire.

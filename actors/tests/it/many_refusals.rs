@@ -1,0 +1,318 @@
+//! Many refused transactions of one wallet: few of them are kept, none is lost sight of, and they cost its requests little.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    chain_rpc::TransactionSighting,
+    gateway::Gateway,
+    operations::ForgetRefusedTransaction,
+    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, RowMap, Scan, Store},
+    testing::StoreDouble,
+};
+use covault_core::{
+    ids::RequestId,
+    networks::Network,
+    schema::{
+        admin,
+        wire::{
+            self, FeeLevel, create_signing_request_request::Type as Kind, transaction_state::Status,
+        },
+    },
+};
+
+use crate::{
+    evm_anvil::Anvil,
+    keeping_liar::{Liar, fails_as_paid, honest, patient, refused_by_all},
+    numbers_behind::{Numbered, failed},
+    rebroadcast::{aptos_wallet, pass, pay_aptos},
+    tracker::until_status,
+    world::*,
+};
+
+/// A store that counts questions about refused numbers and who has them.
+pub struct CountingStore {
+    pub inner: Arc<dyn Store>,
+    pub questions: AtomicUsize,
+    /// Requests that were read together with others.
+    pub requests: AtomicUsize,
+}
+
+impl CountingStore {
+    pub fn before(store: &Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(store),
+            questions: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+        })
+    }
+
+    /// Others come as time passes.
+    fn count(&self, space: KeySpace) {
+        if matches!(
+            space,
+            KeySpace::RefusedTransaction | KeySpace::NonceReservation
+        ) {
+            self.questions.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[async_trait]
+impl StoreDouble for CountingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.count(key.space);
+        self.inner.get(key).await
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.count(space);
+        if space == KeySpace::Request {
+            self.requests.fetch_add(keys.len(), Ordering::SeqCst);
+        }
+        self.inner.get_all(space, keys).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.count(scan.space);
+        self.inner.scan(scan).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each() {
+    let (anvil, mut world) = (Anvil::start().await, patient());
+    let store = CountingStore::before(&world.store);
+    world.store = Arc::clone(&store) as Arc<dyn Store>;
+    let liar = Arc::new(Liar::default());
+    let (bad, (good, _)) = (liar.start(&anvil).await, honest(&anvil).await);
+    let (gateway, address, _) = refused_by_all(&world, &anvil, &liar, &[&good, &bad]).await;
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000);
+    let (key, row) = store.inner.scan(&all).await.unwrap().pop().unwrap();
+    let mut more = Batch::new();
+    let name = key.bytes.len() - 16;
+    for request in 0..1_000_u128 {
+        let key = [&key.bytes[..name], &request.to_be_bytes()].concat();
+        let key = Key::new(KeySpace::RefusedTransaction, &[&key]);
+        more.put(key, Precondition::Absent, row.value.clone());
+    }
+    store.inner.commit(more).await.unwrap();
+    let before = store.questions.load(Ordering::SeqCst);
+    let again = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &again).await.error, None);
+    let questions = store.questions.load(Ordering::SeqCst) - before;
+    assert!(questions < 100, "{questions}");
+    // All are forgotten once its number is used for good.
+    anvil.mine(128).await;
+    until_status(&gateway, &again, Status::Final).await;
+    let next = create(&gateway, send(&address)).await.uuid;
+    assert_eq!(outcome(&gateway, &next).await.error, None);
+    assert!(store.inner.scan(&all).await.unwrap().is_empty());
+}
+
+/// All refused transactions that are remembered.
+fn all() -> Scan {
+    Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000)
+}
+
+/// A program repeats what its wallet cannot pay, at another fee each time. Of what the chain takes once the newest are
+/// remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_refusals_of_one_payment__should_be_few_rows() {
+    let it = Numbered::start(Network::Stellar, World::new()).await;
+    let remembered = async || it.world.store.scan(&all()).await.unwrap().len();
+    it.chain.refuses_all.store(true, Ordering::SeqCst);
+    let mut newest = String::new();
+    for level in [FeeLevel::Slow, FeeLevel::Normal]
+        .into_iter()
+        .cycle()
+        .take(40)
+    {
+        let payment = Kind::StellarSendNative(wire::StellarSendNative {
+            from: it.from.clone(),
+            to: it.from.clone(),
+            value: "5".into(),
+            fee_level: level.into(),
+            ..Default::default()
+        });
+        newest = create(&it.gateway, payment).await.uuid;
+        failed(&it.gateway, &newest).await;
+        pass(&it.world, 1_000);
+    }
+    // The last one came after the newest were left.
+    assert_eq!(remembered().await, 17);
+    let rows = it.world.store.scan(&all()).await.unwrap();
+    let newest: RequestId = newest.parse().unwrap();
+    assert!(
+        rows.iter()
+            .any(|(key, _)| key.bytes.ends_with(newest.as_bytes()))
+    );
+    it.chain.refuses_all.store(false, Ordering::SeqCst);
+    let paid = it.pay().await;
+    until_status(&it.gateway, &paid, Status::Final).await;
+    // The number of all of them is used for good.
+    assert_eq!(outcome(&it.gateway, &it.pay().await).await.error, None);
+    assert_eq!((it.chain.next(), remembered().await), (9, 0));
+}
+
+/// Different payments of a program that repeats them in turn, and how often each was refused before, by a copy of its rows.
+const PAYMENTS: u64 = 20;
+const BEFORE: u64 = 53;
+
+/// A wallet with more refusals of few payments than are kept, of which the first payment was refused once more.
+struct Crowded {
+    it: Numbered,
+    store: Arc<CountingStore>,
+    /// Those of the first payment that are remembered, from the older to the newer one.
+    first: [String; 2],
+}
+
+impl Crowded {
+    async fn start() -> Self {
+        let mut world = World::new();
+        world.settings.signing_deadline_ms = 600_000;
+        let store = CountingStore::before(&world.store);
+        world.store = Arc::clone(&store) as Arc<dyn Store>;
+        let it = Numbered::start(Network::Stellar, world).await;
+        it.chain.refuses_all.store(true, Ordering::SeqCst);
+        let (mut copies, mut first) = (Batch::new(), None);
+        for payment in 0..PAYMENTS {
+            let refused = it.pay_value(&(5 + payment).to_string()).await;
+            failed(&it.gateway, &refused).await;
+            let id: RequestId = refused.parse().unwrap();
+            let rows = store.inner.scan(&all()).await.unwrap();
+            let mut rows = rows.into_iter();
+            let (key, row) = rows
+                .find(|(it, _)| it.bytes.ends_with(id.as_bytes()))
+                .unwrap();
+            let request = Key::new(KeySpace::Request, &[id.as_bytes()]);
+            let request = store.inner.get(&request).await.unwrap().unwrap();
+            let name = &key.bytes[..key.bytes.len() - 16];
+            for before in 0..BEFORE {
+                // Not many of one payment beside each other.
+                let copy = u128::from(before * PAYMENTS + payment).to_be_bytes();
+                let key = Key::new(KeySpace::RefusedTransaction, &[name, &copy]);
+                copies.put(key, Precondition::Absent, row.value.clone());
+                let key = Key::new(KeySpace::Request, &[&copy]);
+                copies.put(key, Precondition::Absent, request.value.clone());
+            }
+            first.get_or_insert(refused);
+        }
+        store.inner.commit(copies).await.unwrap();
+        let again = it.pay_value("5").await;
+        failed(&it.gateway, &again).await;
+        let crowded = Self {
+            first: [first.unwrap(), again],
+            it,
+            store,
+        };
+        assert_eq!(crowded.remembered().await as u64, PAYMENTS + 1);
+        crowded.it.chain.refuses_all.store(false, Ordering::SeqCst);
+        crowded
+    }
+
+    async fn remembered(&self) -> usize {
+        self.store.inner.scan(&all()).await.unwrap().len()
+    }
+
+    /// An operator has looked this one up: how many older ones nobody has.
+    async fn forget(&self, uuid: &str) -> u64 {
+        let forget = admin::ForgetRefusedTransactionRequest {
+            uuid: uuid.to_owned(),
+        };
+        let gateway: &Gateway = &self.it.gateway;
+        let answer = call::<ForgetRefusedTransaction>(gateway, &admin(), forget).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.tx_hashes.len(), 1);
+        answer.older
+    }
+}
+
+/// The chain has one of the first payment that was refused so long ago that it is not kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_refusals_of_many_payments__should_not_forget_that_there_were_older_ones() {
+    let crowded = Crowded::start().await;
+    let it = &crowded.it;
+    it.chain.takes("an older one");
+    let before = crowded.store.requests.load(Ordering::SeqCst);
+    let again = it.pay_value("5").await;
+    it.waits_for(&again, "nonce 7 is used on the chain, perhaps by")
+        .await;
+    it.waits_for(&again, "53 older ones of the same payment are not kept")
+        .await;
+    assert_eq!(it.chain.taken(), ["an older one"], "paid once");
+    // What was refused is read from the store once.
+    let read = crowded.store.requests.load(Ordering::SeqCst) - before;
+    assert!(read < PAYMENTS as usize, "{read}");
+    // What was never refused is nobody's second payment.
+    assert_eq!(
+        outcome(&it.gateway, &it.pay_value("99").await).await.error,
+        None
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgetting_a_refused_one__should_keep_that_there_were_older_ones() {
+    let crowded = Crowded::start().await;
+    let (it, [first, last]) = (&crowded.it, &crowded.first);
+    assert_eq!(crowded.forget(first).await, 53);
+    it.chain.takes("an older one");
+    // The other one says so now.
+    let again = it.pay_value("5").await;
+    it.waits_for(&again, last).await;
+    it.waits_for(&again, "53 older ones of the same payment are not kept")
+        .await;
+    assert_eq!(crowded.forget(last).await, 53);
+    assert_eq!(outcome(&it.gateway, &again).await.error, None);
+}
+
+/// Its nodes are asked in several calls, which several machines behind one address may answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_number__should_not_be_over_by_one_look() {
+    let world = World::new();
+    world.aptos.is_asked.store(true, Ordering::SeqCst);
+    world.aptos.refuse.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let address = aptos_wallet(&gateway).await;
+    let refused = create(&gateway, pay_aptos(&address)).await.uuid;
+    failed(&gateway, &refused).await;
+    world.aptos.refuse.store(false, Ordering::SeqCst);
+    // The one that has refused it sends it in the moment in which it is paid again, and another machine does not have it yet.
+    let hash = world.aptos.handed().remove(0);
+    world.aptos.executes_what_it_kept(&hash);
+    let said = [
+        TransactionSighting::Replaced(None),
+        TransactionSighting::Replaced(None),
+    ];
+    world.aptos.says.lock().unwrap().extend(said);
+    let again = create(&gateway, pay_aptos(&address)).await.uuid;
+    let reason = failed(&gateway, &again).await;
+    let words = format!("the transaction {hash} of request {refused}");
+    assert!(reason.contains(&words), "{reason}");
+    assert_eq!(world.aptos.executed(), [hash], "paid once");
+    assert!(world.aptos.says.lock().unwrap().is_empty());
+}
+
+/// With two nodes one of them can keep it waiting for ever; with three the word of the others is enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_one_of_three_nodes_hides__should_be_settled_by_the_two_others() {
+    let (anvil, world) = (Anvil::start().await, patient());
+    let liar = Arc::new(Liar::default());
+    let bad = liar.start(&anvil).await;
+    let [one, other] = [honest(&anvil).await.0, honest(&anvil).await.0];
+    let nodes = [bad.as_str(), &one, &other];
+    let (gateway, address, refused) = refused_by_all(&world, &anvil, &liar, &nodes).await;
+    liar.sends(&anvil).await;
+    liar.hides.store(true, Ordering::SeqCst);
+    anvil.mine(128).await;
+    let again = create(&gateway, send(&address)).await.uuid;
+    fails_as_paid(&gateway, &again, &refused).await;
+    assert_eq!(anvil.received().await, "0x5", "paid once");
+}
