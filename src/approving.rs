@@ -3,6 +3,8 @@
 //!
 //! Whoever sends the request is not believed: what is shown was decoded of the very bytes that the signature is about.
 
+mod payments;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail, ensure};
@@ -11,10 +13,12 @@ use covault_core::{
     amount,
     approval::{Approval, ApprovalTerms, MAX_VALIDITY_MS, list_challenge, words},
     fault::Fault,
-    networks::{Network, Payload, outflow::ChainScope},
+    networks::{Network, Payload, evm::batch::BatchContracts, outflow::ChainScope},
     schema::{json, wire},
 };
 use prost::Message as _;
+
+pub use payments::{ContractCheck, batch_part, caution, check_contract};
 
 use crate::wiring::explain;
 
@@ -34,7 +38,12 @@ pub struct WantedTerms<'a> {
     pub own_end: bool,
     /// The person looks at what is shown, and confirms it.
     pub confirms: bool,
+    /// The batch contracts whose code the person has compared.
+    pub batch_contracts: &'a BatchContracts,
 }
+
+/// Of who names none.
+pub static NO_BATCH_CONTRACTS: BatchContracts = BatchContracts::new();
 
 /// A request with what is to be signed of it.
 pub struct Asked {
@@ -130,6 +139,7 @@ pub fn asked(
         until_ms,
         own_end,
         confirms,
+        batch_contracts,
     } = terms;
     let uuid = request.uuid.clone();
     let Decoded {
@@ -175,12 +185,18 @@ pub fn asked(
     );
     let mut shown = format!(
         "request {uuid}\nvault   {vault}\nnetwork {}\nwallet  {}\nfee     {fee} at most, in the smallest unit\n\
-         until   {} hours from now\npayload {}\nwords   {}\n{text:#}",
+         until   {} hours from now\npayload {}\nwords   {}\n{pays}{text:#}",
         network.name(),
         subject.address,
         valid_until_ms.saturating_sub(now_ms) / HOUR_MS,
         hex::encode(approval.payload_sha256),
         words(&approval.payload_sha256).join(" "),
+        pays = payments::in_lines(
+            &payload,
+            network,
+            batch_contracts,
+            &request.batch_payment_uuid
+        ),
         text = fields,
     );
     for said in contents(&fields) {
@@ -258,6 +274,7 @@ mod tests {
             until_ms,
             own_end: false,
             confirms: true,
+            batch_contracts: &NO_BATCH_CONTRACTS,
         }
     }
 
@@ -417,5 +434,102 @@ mod tests {
         let text = r#"the content reads "pay \u{202e}EVE\u{1b}[2J\nnow""#;
         assert!(shown.ends_with(text), "{shown}");
         assert_eq!(visible("a\u{9b}b\u{2066}c\nd"), "a\\u{9b}b\\u{2066}c\nd");
+    }
+
+    #[test]
+    fn asked__should_show_every_row_of_a_batch_call_and_whether_the_contract_is_known() {
+        let from = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+        let contract = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359";
+        let batch = |rows: u64, token: Option<&str>| {
+            let recipients = (0..rows).map(|row| wire::BatchPaymentRecipient {
+                address: format!("0x{:040x}", 0xa000 + row),
+                amount: "1500000000000000000".into(),
+                notes: None,
+            });
+            let recipients = recipients.collect();
+            let kind = match token {
+                None => {
+                    covault_core::batch::WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+                        chain_id: 1,
+                        from: from.into(),
+                        recipients,
+                    })
+                }
+                Some(token) => {
+                    covault_core::batch::WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+                        chain_id: 1,
+                        from: from.into(),
+                        token_contract_address: token.into(),
+                        recipients,
+                    })
+                }
+            };
+            covault_core::batch::BatchPayload::parse(&kind).unwrap()
+        };
+        let shown = |payload: &Payload, known: &BatchContracts, uuid: &str| {
+            let mut request = shown_by_service("hello", &[]);
+            request.batch_payment_uuid = uuid.to_owned();
+            request.approval_subject.as_mut().unwrap().payload = payload.encode();
+            let terms = WantedTerms {
+                most_fee: Some("7"),
+                batch_contracts: known,
+                ..terms(NOW_MS + HOUR_MS)
+            };
+            asked(&request, terms, NOW_MS).unwrap().shown
+        };
+        let known = BatchContracts::from([(
+            1,
+            covault_core::networks::evm::parse_address(contract).unwrap(),
+        )]);
+        let send = covault_core::batch::BatchStage::Send;
+        let native = batch(254, None).payload(send, Some(contract)).unwrap();
+        let uuid = "0190aaaa-0000-7000-8000-000000000001";
+        let text = shown(&native, &known, uuid);
+        for part in [
+            format!("batch   {uuid}, as the service says"),
+            format!("calls   {contract} on evm:1, the batch contract that you named"),
+            "pays 1   1.5 ETH (1500000000000000000) to 0x000000000000000000000000000000000000A000"
+                .to_owned(),
+            "pays 254 1.5 ETH (1500000000000000000) to 0x000000000000000000000000000000000000A0FD"
+                .to_owned(),
+            "in all  381 ETH (381000000000000000000)".to_owned(),
+        ] {
+            let (text, part) = (text.to_lowercase(), part.to_lowercase());
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+        assert!(!text.contains("caution"), "{text}");
+        // The same rows, and somebody else's contract, or nobody knows.
+        for (uuid, known) in [
+            (uuid, &BatchContracts::new()),
+            ("", &BatchContracts::from([(2, known.first().unwrap().1)])),
+        ] {
+            let text = shown(&native, known, uuid);
+            assert!(
+                text.contains("NOT one that --batch-contract names"),
+                "{text}"
+            );
+            assert!(text.contains("caution"), "{text}");
+            assert!(text.contains("pays 254 1.5 ETH"), "{text}");
+            assert_eq!(text.contains("batch   none"), uuid.is_empty(), "{text}");
+        }
+        let token = "0xdAC17F958D2ee523a2206206994597C13D831ec7";
+        let tokens = batch(2, Some(token));
+        let text = shown(&tokens.payload(send, Some(contract)).unwrap(), &known, uuid);
+        let row =
+            format!("pays 2   1500000000000000000 of evm:1/{token}, in its smallest unit, to 0x");
+        assert!(text.contains(&row), "{text}");
+        let allowance = covault_core::batch::BatchStage::Allowance;
+        let allowance = tokens.payload(allowance, Some(contract)).unwrap();
+        let text = shown(&allowance, &known, uuid);
+        let said = format!(
+            "lets    {contract}, the batch contract that you named, take 3000000000000000000 of evm:1/{token}"
+        );
+        assert!(text.contains(&said), "{text}");
+        assert!(!text.contains("\npays"), "{text}");
+        let text = shown(&allowance, &BatchContracts::new(), uuid);
+        assert!(
+            text.contains("which is NOT one that --batch-contract names, take"),
+            "{text}"
+        );
     }
 }

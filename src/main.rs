@@ -4,6 +4,7 @@ mod abis;
 mod adapters;
 mod api;
 mod approving;
+mod batch_sheet;
 mod callback;
 mod chain_nodes;
 mod cli;
@@ -29,6 +30,7 @@ mod signers;
 mod sockets;
 mod telemetry;
 mod tls;
+mod units;
 mod webhooks;
 mod wiring;
 

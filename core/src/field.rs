@@ -97,7 +97,7 @@ pub fn label(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
 }
 
 /// The same for notes, which may have several lines.
-pub(crate) fn notes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+pub fn notes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
     at_most_chars(name, text, limit)?;
     let line = |character| matches!(character, '\n' | '\r' | '\t');
     let what = "control characters other than tabs and line breaks";

@@ -16,6 +16,7 @@ use covault_actors::operations::{GetPendingSigningRequests, GetSigningRequestDet
 use covault_core::{
     approval::{MAX_VALIDITY_MS, SSH_NAMESPACE},
     ids::{RequestId, VaultId},
+    networks::evm::{Address, batch::parse_contract},
     port::Clock as _,
     schema::wire,
 };
@@ -53,6 +54,10 @@ pub struct ApproveArgs {
     /// For how many hours the approval counts; at most 24. Default: as long as what others have approved, else 23.
     #[arg(long, value_name = "HOURS")]
     valid_hours: Option<u64>,
+    /// A batch contract whose code you have compared (docs/batch-payments.md), e.g. evm:1:0x and 40 hex digits. Calls of
+    /// others are shown as calls that may do anything. Repeatable.
+    #[arg(long, value_name = "CONTRACT", value_parser = parse_contract)]
+    batch_contract: Vec<(u64, Address)>,
     /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
@@ -106,7 +111,9 @@ pub async fn approve(args: ApproveArgs) -> anyhow::Result<()> {
         (1..=MAX_VALIDITY_MS).contains(&valid_ms),
         "--valid-hours must be 1 to 24"
     );
+    let batch_contracts = args.batch_contract.into_iter().collect();
     let terms = WantedTerms {
+        batch_contracts: &batch_contracts,
         most_fee: args.most_fee.as_deref(),
         until_ms: now_ms.saturating_add(valid_ms),
         own_end: args.valid_hours.is_some(),

@@ -1,18 +1,28 @@
 //! `covault batch`: batch payments, which a person completes.
 
+mod create;
+
 use anyhow::{Context as _, ensure};
 use comfy_table::{Table, presets::NOTHING};
 use covault_actors::operations::{
     ApproveBatchPayment, GetBatchPayment, ListBatchPayments, RejectBatchPayment, ResumeBatchPayment,
 };
-use covault_core::schema::admin::{self, BatchPaymentRow, BatchPaymentSummary};
+use covault_core::{
+    amount::parse_u256,
+    networks::{
+        Network,
+        outflow::{Asset, ChainScope},
+    },
+    schema::admin::{self, BatchPaymentRow, BatchPaymentSummary},
+};
 
 use super::{ago, answer_json, client::ConnectionArgs, print_line};
-use crate::approving::visible;
+use crate::{approving::visible, units::in_units};
 
 /// Batch payments.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    Create(create::CreateArgs),
     /// List the batch payments of a vault, newest first.
     List {
         /// The UUID of the vault.
@@ -39,7 +49,7 @@ pub enum Command {
     Approve {
         /// The UUID of the batch payment.
         uuid: String,
-        /// The total that you approve, in the smallest unit: the command stops when the batch pays another.
+        /// The total that you approve, in the smallest unit: refused when the batch pays another.
         #[arg(long, value_name = "AMOUNT")]
         total: String,
         /// The public key of the client signer that decides about its signing requests, as an OpenSSH line. Default: the
@@ -79,6 +89,7 @@ pub enum Command {
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Create(args) => create::run(args).await,
         Command::List {
             vault,
             json,
@@ -117,13 +128,17 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             );
             let request = admin::ApproveBatchPaymentRequest {
                 uuid,
+                total: Some(total),
                 callback_client_signer_public_key: client_signer,
             };
             let approved = client.call::<ApproveBatchPayment>(&request).await?;
             if json {
                 return answer_json(&approved);
             }
-            print_line(shown(&approved.batch_payment.unwrap_or_default(), &[]));
+            print_line(shown(
+                &approved.batch_payment.unwrap_or_default(),
+                &found.rows,
+            ));
             Ok(())
         }
         Command::Resume {
@@ -211,6 +226,24 @@ fn state(batch: &BatchPaymentSummary) -> &'static str {
     }
 }
 
+/// An amount in coins, in brackets; nothing for a token, whose decimals only its contract knows.
+fn in_coins(batch: &BatchPaymentSummary, amount: &str) -> String {
+    let network = match batch.kind.get(..3) {
+        Some("evm") => Network::Evm,
+        Some("btc") => Network::Bitcoin,
+        Some("sui") => Network::Sui,
+        _ => return String::new(),
+    };
+    let place = ChainScope {
+        network,
+        chain_id: (batch.chain_id > 0).then_some(batch.chain_id),
+    };
+    match (parse_u256(amount), batch.token.is_empty()) {
+        (Ok(amount), true) => format!(" ({})", in_units(&Asset::coin(place), amount)),
+        _ => String::new(),
+    }
+}
+
 fn shown(batch: &BatchPaymentSummary, rows: &[BatchPaymentRow]) -> String {
     let asset = match batch.token.as_str() {
         "" => "the coin".to_owned(),
@@ -223,7 +256,12 @@ fn shown(batch: &BatchPaymentSummary, rows: &[BatchPaymentRow]) -> String {
         format!("kind    {}", batch.kind),
         format!("from    {}", batch.address),
         format!("asset   {asset}"),
-        format!("total   {} to {} recipients", batch.total, batch.recipients),
+        format!(
+            "total   {}{} to {} recipients",
+            batch.total,
+            in_coins(batch, &batch.total),
+            batch.recipients
+        ),
         format!("state   {}", state(batch)),
     ];
     if batch.chain_id > 0 {
@@ -231,6 +269,35 @@ fn shown(batch: &BatchPaymentSummary, rows: &[BatchPaymentRow]) -> String {
     }
     if !batch.failed_reason.is_empty() {
         lines.push(format!("reason  {}", visible(&batch.failed_reason)));
+    }
+    let mut requests = batch.requests.iter();
+    if batch.status == "STATUS_FAILED" && requests.any(|made| made.stage == "allowance") {
+        lines.push(format!(
+            "left    {} may still take the total of the token; approve(contract, 0) takes it back",
+            batch.batch_contract
+        ));
+    }
+    if !batch.held_up_by.is_empty() {
+        lines.push(format!("waits   {}", visible(&batch.held_up_by)));
+    }
+    if !batch.made_by.is_empty() {
+        let revoked = match batch.maker_revoked {
+            true => ", which was REVOKED since: look whether it is still wanted",
+            false => "",
+        };
+        lines.push(format!("made by {}{revoked}", visible(&batch.made_by)));
+    }
+    if !batch.notes.is_empty() {
+        lines.push(format!(
+            "notes   {}",
+            visible(&batch.notes).replace('\n', " ")
+        ));
+    }
+    if !batch.batch_contract.is_empty() {
+        lines.push(format!(
+            "through {}, the batch contract that is configured",
+            batch.batch_contract
+        ));
     }
     for request in &batch.requests {
         lines.push(format!("request {} ({})", request.uuid, request.stage));
@@ -241,10 +308,12 @@ fn shown(batch: &BatchPaymentSummary, rows: &[BatchPaymentRow]) -> String {
         } else {
             ""
         };
-        let notes = visible(&row.notes);
+        let notes = visible(&row.notes).replace('\n', " ");
         lines.push(format!(
-            "{number:>4}  {}  {}{mark}  {notes}",
-            row.address, row.amount
+            "{number:>4}  {}  {}{}{mark}  {notes}",
+            row.address,
+            row.amount,
+            in_coins(batch, &row.amount)
         ));
     }
     let lines = lines.iter().map(|line| line.trim_end());
@@ -275,6 +344,24 @@ mod tests {
             ..Default::default()
         };
         let text = shown(&batch, &[row("5", false), row("7", true)]);
+        let failed = BatchPaymentSummary {
+            requests: vec![admin::BatchStageRequest {
+                stage: "allowance".into(),
+                ..Default::default()
+            }],
+            made_by: "erp\u{1b}[2J".into(),
+            maker_revoked: true,
+            held_up_by: "no\u{202e}de".into(),
+            ..batch.clone()
+        };
+        let told = shown(&failed, &[]);
+        for part in [
+            "left    ",
+            "made by erp\\u{1b}[2J, which was REVOKED",
+            "waits   no\\u{202e}de",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
         assert!(text.contains("sal\\u{202e}aries"), "{text}");
         assert!(text.contains("state   failed, can be resumed"), "{text}");
         assert!(text.contains("reason  no outputs"), "{text}");

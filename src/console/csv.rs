@@ -9,10 +9,9 @@ use axum::{
 use covault_actors::{gateway::Caller, users::SignedIn};
 use covault_core::fault::Fault;
 use futures::stream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Call, Console,
+    Call, Console, LongRead,
     history::{Filter, goes_on, list, search},
     listing::shown,
     response::{Answer, Refused},
@@ -60,12 +59,12 @@ struct Export {
     /// What was written: a new request shifts those behind it.
     known: HashSet<String>,
     is_over: bool,
-    _place: OwnedSemaphorePermit,
+    _place: LongRead,
 }
 
 /// The requests that the history shows with the same filter, as a download.
 pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
-    let place = call.long_read()?;
+    let place = call.long_read(signed_in)?;
     let filter = Filter::of(call, signed_in).await?;
     let body = match (&filter.vault, filter.search.is_empty()) {
         (Some(vault), true) => {

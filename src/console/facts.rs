@@ -1,7 +1,10 @@
 //! What is known beside the bytes that are signed: whom a payment goes to, what the contract of its token says, who has to
 //! agree, and how its signers are doing. All of it is this service's word, or that of a chain's nodes: pages say so.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    time::Duration,
+};
 
 use covault_actors::{
     chain_rpc::{ChainKey, TokenFacts},
@@ -12,7 +15,7 @@ use covault_actors::{
 use covault_core::{
     amount::U256,
     ids::{RequestId, VaultId},
-    networks::outflow::Asset,
+    networks::{evm::batch::BatchPart, outflow::Asset},
     schema::{admin, wire},
 };
 use futures::{StreamExt as _, stream};
@@ -21,8 +24,13 @@ use parking_lot::Mutex;
 use super::{
     Call,
     pages::{halt_in_words, vault_names},
-    text::{SpendView, Text, Time, in_decimals, in_units},
+    text::{SpendView, Text, Time},
     views::{RequestView, RuleView},
+};
+
+use crate::{
+    approving::check_contract,
+    units::{in_decimals, in_units},
 };
 
 /// Earlier requests to a recipient that are looked at: on the page of one request, and of several.
@@ -30,6 +38,8 @@ const LOOKED_AT: usize = 100;
 const LOOKED_AT_TOGETHER: usize = 5;
 /// Recipients of a page about whom something is found out.
 const RECIPIENTS: usize = 50;
+/// How long a page waits for what contracts say of their tokens.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Of them at once.
 const AT_ONCE: usize = 8;
 /// Tokens that are remembered.
@@ -72,6 +82,11 @@ impl KnownTokens {
 pub struct SaidOfToken(TokenFacts);
 
 impl SaidOfToken {
+    /// How many decimals it has.
+    pub fn decimals(&self) -> usize {
+        self.0.decimals.into()
+    }
+
     /// An amount as the contract would write it. Its symbol is a text of a stranger's.
     pub fn in_units(&self, amount: U256) -> String {
         let TokenFacts { decimals, symbol } = &self.0;
@@ -117,6 +132,20 @@ pub async fn add(
     } else {
         LOOKED_AT_TOGETHER
     };
+    for (request, view) in requests.iter_mut() {
+        let Some(part) = &view.batch_part else {
+            continue;
+        };
+        let (chain, _, _) = part;
+        let is_of_batch = !request.batch_payment_uuid.is_empty();
+        let found = check_contract(part, pages.batch_contract(*chain), is_of_batch);
+        // The batch contract does what is listed. The contract of a token may do anything.
+        let pays = matches!(part, (_, _, BatchPart::Payment(_)));
+        if pays && found.as_ref().is_some_and(|found| !found.is_bad) {
+            view.caution = "";
+        }
+        view.contract = found;
+    }
     // Each recipient of an asset once, in the order of the page.
     let mut questions: Vec<(usize, SpendView)> = Vec::new();
     let mut known: HashMap<(usize, Asset, Option<String>), usize> = HashMap::new();
@@ -130,12 +159,14 @@ pub async fn add(
         }
     }
     questions.truncate(RECIPIENTS);
+    // Chains may take their time: nobody waits for a page that asks them.
+    let tokens = tokens_of(call, signed_in, &questions).await;
     // Few look at once, and those that only list go on beside them.
     let turn = call.console.histories.acquire().await;
     let mut each = Vec::new();
     for (place, spend) in &questions {
         if let Some((request, _)) = requests.get(*place) {
-            each.push(found(call, signed_in, &pages, &names, request, spend, most));
+            each.push(found(&tokens, &pages, &names, request, spend, most));
         }
     }
     let found: Vec<_> = stream::iter(each).buffered(AT_ONCE).collect().await;
@@ -172,9 +203,45 @@ struct Found {
     is_new: bool,
 }
 
-async fn found(
+/// What the contracts of a page's tokens say of them, each asked once, all of them for [`PATIENCE`] together.
+async fn tokens_of(
     call: &Call<'_>,
     signed_in: &SignedIn,
+    questions: &[(usize, SpendView)],
+) -> HashMap<TokenName, SaidOfToken> {
+    let mut names = BTreeSet::new();
+    for (_, spend) in questions {
+        names.extend(token_name(spend));
+    }
+    let end = tokio::time::Instant::now() + PATIENCE;
+    let mut each = Vec::new();
+    for name in &names {
+        each.push(async move { (name, token(call, signed_in, name.0, &name.1).await) });
+    }
+    let mut each = stream::iter(each).buffer_unordered(AT_ONCE);
+    let mut found = HashMap::new();
+    let mut silent = names.clone();
+    while let Ok(Some((name, said))) = tokio::time::timeout_at(end, each.next()).await {
+        silent.remove(name);
+        found.extend(said.map(|said| (name.clone(), said)));
+    }
+    // The next page does not wait for them again.
+    for name in silent {
+        let known = &call.console.known_tokens;
+        known.remember(name, None, call.now_ms());
+    }
+    found
+}
+
+/// The contract of a payment's token, with its chain.
+fn token_name(spend: &SpendView) -> Option<TokenName> {
+    let place = &spend.of.place;
+    let contract = spend.of.token.clone()?;
+    Some((ChainKey::of(place.network, place.chain_id), contract))
+}
+
+async fn found(
+    tokens: &HashMap<TokenName, SaidOfToken>,
     pages: &Pages<'_>,
     names: &HashMap<String, String>,
     request: &wire::SigningRequest,
@@ -188,10 +255,7 @@ async fn found(
         is_new: false,
     };
     let place = &spend.of.place;
-    if let Some(contract) = &spend.of.token {
-        let chain = ChainKey::of(place.network, place.chain_id);
-        found.of_token = token(call, signed_in, chain, contract).await;
-    }
+    found.of_token = token_name(spend).and_then(|name| tokens.get(&name).cloned());
     let Some(address) = &spend.to else {
         return found;
     };

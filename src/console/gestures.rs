@@ -24,9 +24,12 @@ use super::{
     requests::{details, shown_hash},
     response::{self, Answer, Refused},
     sessions::{Credential, PATIENCE_MS, check_form},
-    text::{Text, coin, smallest},
+    text::Text,
 };
-use crate::approving::{self, HOUR_MS, USUAL_HOURS, WantedTerms, asked, gesture};
+use crate::{
+    approving::{self, HOUR_MS, NO_BATCH_CONTRACTS, USUAL_HOURS, WantedTerms, asked, gesture},
+    units::{coin, smallest},
+};
 
 /// The highest fee that a person names for a request.
 #[derive(Deserialize)]
@@ -185,6 +188,7 @@ pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Ans
             until_ms: now_ms.saturating_add(USUAL_HOURS * HOUR_MS),
             own_end: false,
             confirms: true,
+            batch_contracts: &NO_BATCH_CONTRACTS,
         };
         all.push(asked(&request, terms, now_ms).map_err(|error| wrong(format!("{error:#}")))?);
     }

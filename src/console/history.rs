@@ -13,19 +13,22 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId},
     networks::Network,
-    schema::{json, wire},
+    schema::wire,
 };
 use prost::Message as _;
+use serde_json::Value;
 
 use super::{
     Call,
     listing::shown,
     pages::vault_names,
-    requests::details,
+    requests::{details, payload_of},
     response::{Answer, Refused},
     text::Text,
     views::{ChoiceView, RequestView, Shell},
 };
+
+use crate::approving::contents;
 
 /// Requests of a page.
 const PAGE: i64 = 50;
@@ -110,10 +113,22 @@ impl Filter {
         self.status.is_empty() || name == self.status
     }
 
-    /// Whether it has the text, too: in its uuid, its notes, an address or a hash.
+    /// Whether it has the text, too: in its uuid, its notes, what it pays or signs, a reason, or a hash.
     fn has_text(&self, request: &wire::SigningRequest) -> bool {
-        let text = json::encode(request).unwrap_or_default().to_lowercase();
-        text.contains(&self.search.to_lowercase())
+        let search = self.search.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&search);
+        let own = [
+            request.uuid.as_str(),
+            request.notes.as_deref().unwrap_or_default(),
+            &request.failed_reason,
+            &request.tx_hash,
+            &request.replaces_uuid,
+            &request.batch_payment_uuid,
+        ];
+        let payload = payload_of(request);
+        own.into_iter().any(has)
+            || has_value(&payload, &has)
+            || contents(&payload).iter().any(|it| has(it))
     }
 
     fn query(&self, more: &[(&str, &str)]) -> String {
@@ -128,6 +143,17 @@ impl Filter {
             query.append_pair(name, value);
         }
         query.finish()
+    }
+}
+
+/// Whether a value in the JSON of a payload, and not the name of one, is as it is looked for.
+fn has_value(json: &Value, has: &impl Fn(&str) -> bool) -> bool {
+    match json {
+        Value::String(text) => has(text),
+        Value::Number(number) => has(&number.to_string()),
+        Value::Array(all) => all.iter().any(|it| has_value(it, has)),
+        Value::Object(fields) => fields.values().any(|it| has_value(it, has)),
+        Value::Null | Value::Bool(_) => false,
     }
 }
 
@@ -410,6 +436,41 @@ pub async fn goes_on(
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn search__should_look_at_values_and_not_at_how_they_are_stored() {
+        let request = wire::SigningRequest {
+            notes: Some("say \"hello\" to\nus".into()),
+            r#type: Some(wire::signing_request::Type::EvmMessage(wire::EvmMessage {
+                chain_id: 1,
+                from: "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into(),
+                content: b"Good Morning".to_vec(),
+                r#type: Default::default(),
+            })),
+            ..Default::default()
+        };
+        let finds = |search: &str| {
+            let filter = Filter {
+                vault: None,
+                status: String::new(),
+                search: search.to_owned(),
+                names: HashMap::new(),
+            };
+            filter.has_text(&request)
+        };
+        for text in ["\"hello\"", "TO\nUS", "78befdbc", "good morning"] {
+            assert!(finds(text), "{text}");
+        }
+        for text in [
+            "notes",
+            "status",
+            "evmMessage",
+            "approvalSubject",
+            "\\\"hello",
+        ] {
+            assert!(!finds(text), "{text}");
+        }
+    }
 
     #[test]
     fn terms__should_be_canonical_addresses_of_each_network_and_the_text_itself() {

@@ -7,6 +7,8 @@
 
 mod assets;
 mod audit;
+mod batch_upload;
+mod batches;
 mod csv;
 mod enrolment;
 mod events;
@@ -30,6 +32,7 @@ mod vaults;
 mod views;
 
 use std::{
+    collections::HashSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -51,7 +54,11 @@ use covault_actors::{
     operations::Operation,
     users::{Browser, SignedIn},
 };
-use covault_core::fault::{Class, Fault};
+use covault_core::{
+    fault::{Class, Fault},
+    ids::UserId,
+};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::{
@@ -96,6 +103,8 @@ pub struct Console {
     settings: Vec<ShownSetting>,
     known_tokens: KnownTokens,
     long_reads: Arc<Semaphore>,
+    /// Who holds one of them.
+    long_readers: Mutex<HashSet<UserId>>,
     /// Those who look at a history: one may be read in parts of some MiB.
     histories: Semaphore,
     /// It was said that a proxy stands before it which no setting names.
@@ -118,6 +127,7 @@ pub fn router(
         settings,
         known_tokens: KnownTokens::default(),
         long_reads: Arc::new(Semaphore::new(LONG_READS)),
+        long_readers: Mutex::default(),
         histories: Semaphore::new(HISTORIES),
         proxy_was_named: AtomicBool::new(false),
         stop: stop.clone(),
@@ -137,6 +147,19 @@ struct Call<'a> {
     shown_address: String,
 }
 
+/// One of the places of long lists.
+struct LongRead {
+    console: Arc<Console>,
+    who: UserId,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for LongRead {
+    fn drop(&mut self) {
+        self.console.long_readers.lock().remove(&self.who);
+    }
+}
+
 impl Call<'_> {
     fn gateway(&self) -> &Gateway {
         &self.console.api.gateway
@@ -149,11 +172,23 @@ impl Call<'_> {
     /// Takes one of the places of long lists.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when they are taken.
-    fn long_read(&self) -> Result<OwnedSemaphorePermit, Fault> {
+    /// [`Class::Unavailable`] when they are taken, or this person has one.
+    fn long_read(&self, signed_in: &SignedIn) -> Result<LongRead, Fault> {
         let places = Arc::clone(&self.console.long_reads);
-        places.try_acquire_owned().map_err(|_| {
+        let place = places.try_acquire_owned().map_err(|_| {
             Fault::unavailable("others are reading long lists now; try again in a minute")
+        })?;
+        let who = signed_in.user.id;
+        // One who reads slowly keeps no place from the others.
+        if !self.console.long_readers.lock().insert(who) {
+            return Err(Fault::unavailable(
+                "you are reading a long list already: wait until that download or check is done",
+            ));
+        }
+        Ok(LongRead {
+            console: Arc::clone(self.console),
+            who,
+            _place: place,
         })
     }
 
@@ -230,9 +265,10 @@ async fn serve(State(console): State<Arc<Console>>, request: Request) -> Respons
 /// What a request is called in metrics: a fixed list, however many paths are made up.
 fn name_of(head: &Parts) -> &'static str {
     let first = head.uri.path().split('/').nth(1).unwrap_or_default();
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 17] = [
         "approve",
         "audit",
+        "batches",
         "enrol",
         "events",
         "history",
@@ -308,8 +344,12 @@ async fn answer(
     api.admission.may_ask(token)?;
     in_flight.belongs_to(token)?;
     if !is_read {
-        in_flight.hold(announced(head).min(MAX_BODY))?;
-        call.body = read(head, body, MAX_BODY, api.body_timeout).await?;
+        let most = match path.as_slice() {
+            ["batches"] | ["batches", "check"] => batch_upload::MAX_UPLOAD,
+            _ => MAX_BODY,
+        };
+        in_flight.hold(announced(head).min(most))?;
+        call.body = read(head, body, most, api.body_timeout).await?;
     }
     let answer = match (is_read, path.as_slice()) {
         (true, [""]) => listing::inbox(&call, &signed_in).await,
@@ -319,6 +359,12 @@ async fn answer(
             requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
         }
         (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
+        (true, ["batches"]) => batches::list(&call, &signed_in).await,
+        (true, ["batches", "new"]) => batch_upload::page(&call, &signed_in).await,
+        (true, ["batches", uuid]) => batches::page(&call, &signed_in, uuid).await,
+        (false, ["batches", "check"]) => batch_upload::check(&call, &signed_in).await,
+        (false, ["batches"]) => batch_upload::create(&call, &signed_in).await,
+        (false, ["batches", uuid, what]) => batches::act(&call, &signed_in, uuid, what).await,
         (true, ["vaults"]) => vaults::list(&call, &signed_in).await,
         (true, ["vaults", uuid]) => vaults::page(&call, &signed_in, uuid).await,
         (true, ["wallets", address]) => vaults::wallet(&call, &signed_in, address).await,

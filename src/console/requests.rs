@@ -10,7 +10,7 @@ use covault_core::{
     fault::Fault,
     networks::{
         Network, Payload,
-        outflow::{Asset, ContentKind, Spend},
+        outflow::{Asset, Spend},
     },
     schema::{json, wire},
     user::UserRole,
@@ -23,11 +23,14 @@ use super::{
     pages::vault_names,
     response::{Answer, Refused},
     standing::{Standing, is_held, leading},
-    text::{SpendView, Text, Time, coin, coins},
+    text::{SpendView, Text, Time},
     totals,
     views::{ApprovalView, FeeView, OnChainView, RequestView, RequestsPage, Shell},
 };
-use crate::approving::{self, contents};
+use crate::{
+    approving::{self, contents},
+    units::{coin, coins},
+};
 
 /// Payments of a request that are listed. More are in no batch; a call of a contract may have thousands.
 const SPENDS: usize = 300;
@@ -145,7 +148,7 @@ pub fn view(
     let (mut spends, mut caution, mut fee, mut payload_hash, mut payload_words) =
         (Vec::new(), "", None, String::new(), String::new());
     let (mut network, mut wallet) = (Text::default(), Text::default());
-    let mut all_spends = Vec::new();
+    let (mut all_spends, mut batch_part) = (Vec::new(), None);
     let problem = match &decoded {
         Err(error) if request.approval_subject.is_some() => Text::new(format!("{error:#}")),
         _ => Text::default(),
@@ -155,16 +158,8 @@ pub fn view(
             let outflow = decoded.payload.outflow(decoded.network);
             spends = spends_of(&outflow.spends, &decoded.fields);
             all_spends = outflow.spends;
-            caution = match outflow.nature {
-                ContentKind::Transfer | ContentKind::Message => "",
-                ContentKind::Custom => {
-                    "This transaction calls a contract: it may do more than what is listed here."
-                }
-                ContentKind::TypedData => {
-                    "Contracts read this: it may permit others to take what the wallet has."
-                }
-                ContentKind::Raw => "These bytes may be anything, a transaction too.",
-            };
+            caution = approving::caution(outflow.nature);
+            batch_part = approving::batch_part(&decoded.payload);
             if decoded.payload.is_transaction() && decoded.payload.pays_fee() {
                 let (unit, decimals) = coin(&outflow.place);
                 let known = leading(request, now_ms);
@@ -189,6 +184,7 @@ pub fn view(
             let fields = payload_of(request);
             if let Some((payload, of)) = parse(&fields) {
                 all_spends = payload.outflow(of).spends;
+                batch_part = approving::batch_part(&payload);
                 spends = spends_of(&all_spends, &fields);
                 network = Text::new(of.name());
                 wallet = Text::new(payload.from());
@@ -235,6 +231,9 @@ pub fn view(
         more_spends: all_spends.len().saturating_sub(SPENDS),
         sums: sums_of(&all_spends),
         caution,
+        batch_uuid: Text::new(&request.batch_payment_uuid),
+        batch_part,
+        contract: None,
         fields: flat,
         contents: said,
         notes: Text::new(request.notes.as_deref().unwrap_or_default()),
@@ -383,7 +382,7 @@ fn approval(given: &wire::GivenApproval, fee: Option<&FeeView>) -> ApprovalView 
 }
 
 /// The payload of a request that does not wait, as JSON.
-fn payload_of(request: &wire::SigningRequest) -> Value {
+pub fn payload_of(request: &wire::SigningRequest) -> Value {
     let text = json::encode(request).unwrap_or_default();
     let mut all: Value = serde_json::from_str(&text).unwrap_or_default();
     if let Some(fields) = all.as_object_mut() {

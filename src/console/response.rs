@@ -49,6 +49,16 @@ impl Answer {
         answer.with_header(header::LOCATION, HeaderValue::from_static(path))
     }
 
+    /// The same, of a path that was made.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn see_page(path: &str) -> Result<Self, Refused> {
+        let place = HeaderValue::from_str(path).map_err(Fault::bug)?;
+        let answer = Self::new(StatusCode::SEE_OTHER, "text/plain", String::new());
+        Ok(answer.with_header(header::LOCATION, place))
+    }
+
     /// The same with a header.
     #[must_use]
     pub fn with_header(mut self, name: header::HeaderName, value: HeaderValue) -> Self {

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use covault_core::{amount::U256, networks::outflow::Asset};
 
 use super::{
-    text::{Text, in_decimals, in_units},
+    text::Text,
     views::{RequestView, TotalView},
 };
+
+use crate::units::{in_decimals, in_units};
 
 /// How many times the middle fee one is that is marked.
 const HIGH: u128 = 10;

@@ -3,12 +3,17 @@
 use askama::Template;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::users::SignedIn;
-use covault_core::{amount::U256, networks::outflow, user::UserRole};
+use covault_core::{
+    amount::U256,
+    networks::{evm, outflow},
+    user::UserRole,
+};
 
 use super::{
     assets::{Asset, LIVE, SCRIPT, STYLE},
-    text::{SpendView, Text, Time, in_units},
+    text::{SpendView, Text, Time},
 };
+use crate::{approving::ContractCheck, units::in_units};
 
 /// Payments of a request that a table shows.
 const FEW: usize = 10;
@@ -141,6 +146,12 @@ pub struct RequestView {
     pub sums: Vec<(outflow::Asset, U256)>,
     /// A sentence, where more may happen than is listed; empty otherwise.
     pub caution: &'static str,
+    /// The batch payment that the service made it for; empty without one.
+    pub batch_uuid: Text,
+    /// What it would do as a part of a batch payment, and with which contract of which chain.
+    pub batch_part: Option<(u64, evm::Address, evm::batch::BatchPart)>,
+    /// Whether that contract is the right one; where the page is about a few requests.
+    pub contract: Option<ContractCheck>,
     pub fields: Vec<(Text, Text)>,
     pub contents: Vec<Text>,
     pub notes: Text,

@@ -14,6 +14,8 @@ use super::support::*;
 
 const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
 const ETHER: u128 = 1_000_000_000_000_000_000;
+/// Where the batch contract is.
+const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
 /// More than anvil takes for a transfer.
 const FEE: &str = "0.001";
 
@@ -112,10 +114,14 @@ fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
 async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sign() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/contracts/CovaultBatch.json");
+    let compiled: Value = serde_json::from_str(&fs::read_to_string(compiled).unwrap()).unwrap();
+    let code = json!([CONTRACT, compiled["contracts"]["CovaultBatch"]["runtime"]]);
+    anvil.call("anvil_setCode", code).await;
     let port = free_port();
     let origin = format!("http://localhost:{port}");
     let tables = format!(
-        "[chains.evm.31337]\nrpc = [{:?}]\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"{origin}\"\n",
+        "[chains.evm.31337]\nrpc = [{:?}]\nbatch_contract = \"{CONTRACT}\"\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"{origin}\"\n",
         anvil.url
     );
     let cluster = TestCluster::start_prepared(60_000, "", |folder| {
@@ -149,7 +155,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let public = fs::read_to_string(director.with_extension("pub")).unwrap();
     let text = fs::read_to_string(&policy).unwrap();
     let rule = format!(
-        "{text}\n[[approver]]\nname = \"director\"\nkeys = [{:?}]\n\
+        "batch_contracts = [\"evm:31337:{CONTRACT}\"]\n{text}\n[[approver]]\nname = \"director\"\nkeys = [{:?}]\n\
          [[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\", \"director\"]\n",
         public.trim()
     );
@@ -365,6 +371,42 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         "{still}"
     );
 
+    // A batch payment of a file, whose mistakes are mended in the page; then two people approve its request.
+    let paid = "0x00000000000000000000000000000000000ba7c1";
+    let file = |first: &str, amount: &str| {
+        format!("recipient,amount,notes\n{first},{amount},=1+1\n{TO},0.25,rent\n")
+    };
+    let (bad, good) = (file("0x12", "\"0,5\""), file(paid, "0.5"));
+    let batch = json!({"vault": vault, "bad": bad, "good": good});
+    let batch = people.ask("batch", "treasurer", batch);
+    assert_eq!(
+        (&batch["wider"], &batch["serious"]),
+        (&json!([]), &json!([])),
+        "{batch}"
+    );
+    let said = |name: &str| batch[name].as_str().unwrap();
+    for part in [
+        "Row 2, recipient",
+        "Row 2, amount: has a comma",
+        "(text, no formula)",
+    ] {
+        assert!(said("mistakes").contains(part), "{part}: {batch}");
+    }
+    assert!(said("made").contains("0.75 coins of this chain"), "{batch}");
+    let request = said("request");
+    for name in ["treasurer", "controller"] {
+        let done = people.ask("approve", name, json!({"uuids": [request], "fee": FEE}));
+        assert_eq!(done["said"], "1 of 1 done", "{done}");
+    }
+    let outcome = api.execute(request).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    while anvil.balance(paid).await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(anvil.balance(paid).await, ETHER / 2);
+    let batch_page = said("path").to_owned();
+    let new_batch = format!("/batches/new?vault={vault}");
+
     // Every page, light and dark, wide and narrow; and without scripts.
     let operator = create(&cluster, "operator", "operator");
     people.ask("enrol", "operator", json!({"link": operator}));
@@ -383,6 +425,9 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", request_page.as_str(), "request"),
         ("treasurer", "/history", "history"),
         ("treasurer", "/vaults", "vaults"),
+        ("treasurer", "/batches", "batches"),
+        ("treasurer", batch_page.as_str(), "batch"),
+        ("treasurer", new_batch.as_str(), "batch-new"),
         ("treasurer", vault_page.as_str(), "wallets"),
         ("treasurer", wallet_page.as_str(), "wallet"),
         ("treasurer", two_page.as_str(), "together"),
@@ -426,6 +471,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", "/", "Waiting for approval"),
         ("treasurer", found_page.as_str(), TO),
         ("treasurer", vault_page.as_str(), "can sign"),
+        ("treasurer", batch_page.as_str(), "0.75 coins of this chain"),
         ("operator", "/users", "treasurer@key-1"),
         ("auditor", "/audit/verify?chain=service", "is the last one"),
     ] {

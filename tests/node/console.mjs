@@ -72,6 +72,30 @@ const outcome = async (page) => ({
   outcomes: await page.locator('[data-outcome]').allTextContents(),
 });
 
+// The page in light and dark, wide and 390 px: what is wider than the window, and what axe finds hard to use. Without a path
+// the page stays as it is.
+const inspect = async (page, name, path) => {
+  const wider = [];
+  const serious = [];
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    for (const width of [1000, 390]) {
+      await page.setViewportSize({ width, height: 800 });
+      if (path) await page.goto(`${origin}${path}`);
+      await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      if (over > 0) wider.push(`${name} ${width}: ${over}`);
+      await page.evaluate(axe.source);
+      const { violations } = await page.evaluate(() => window.axe.run());
+      for (const { id, impact, nodes } of violations) {
+        if (['serious', 'critical'].includes(impact)) serious.push(`${name} ${colorScheme} ${width} ${id}: ${nodes[0].html}`);
+      }
+    }
+  }
+  await page.setViewportSize({ width: 1000, height: 800 });
+  return { wider, serious };
+};
+
 const commands = {
   async enrol({ who, link }) {
     const { page } = await person(who);
@@ -240,25 +264,37 @@ const commands = {
   // said.
   async picture({ who, path, name }) {
     const { page, problems } = await person(who);
-    const wider = [];
-    const serious = [];
-    for (const colorScheme of ['light', 'dark']) {
-      await page.emulateMedia({ colorScheme });
-      for (const width of [1000, 390]) {
-        await page.setViewportSize({ width, height: 800 });
-        await page.goto(`${origin}${path}`);
-        await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
-        const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-        if (over > 0) wider.push(`${width}: ${over}`);
-        await page.evaluate(axe.source);
-        const { violations } = await page.evaluate(() => window.axe.run());
-        for (const { id, impact, nodes } of violations) {
-          if (['serious', 'critical'].includes(impact)) serious.push(`${colorScheme} ${width} ${id}: ${nodes[0].html}`);
-        }
-      }
-    }
-    await page.setViewportSize({ width: 1000, height: 800 });
-    return { wider, serious, problems };
+    return { ...(await inspect(page, name, path)), problems };
+  },
+  // A batch payment of a file: with mistakes, mended in the page, made, and approved.
+  async batch({ who, vault, bad, good }) {
+    const { page } = await person(who);
+    const main = page.locator('main');
+    await page.goto(`${origin}/batches/new?vault=${vault}`);
+    await page.getByLabel('File', { exact: true }).setInputFiles({ name: 'salaries.csv', mimeType: 'text/csv', buffer: Buffer.from(bad) });
+    await page.getByRole('button', { name: 'Check' }).click();
+    await page.getByText('Nothing was made').waitFor({ timeout: 20_000 });
+    const mistakes = await main.innerText();
+    const first = await inspect(page, 'batch-mistakes');
+    await page.getByLabel('Or its rows as text').fill(good);
+    await page.getByRole('button', { name: 'Check' }).click();
+    const make = page.getByRole('button', { name: 'Make the batch payment' });
+    await make.waitFor({ timeout: 20_000 });
+    const second = await inspect(page, 'batch-checked');
+    await make.click();
+    const approve = page.getByRole('button', { name: 'Approve the batch' });
+    await approve.waitFor({ timeout: 20_000 });
+    const made = await main.innerText();
+    const third = await inspect(page, 'batch-made');
+    await approve.click();
+    await page.getByText('on its way').waitFor({ timeout: 20_000 });
+    const path = new URL(page.url()).pathname;
+    const request = await page.locator('main a[href^="/requests/"]').first().getAttribute('href');
+    const looked = [first, second, third];
+    return {
+      mistakes, made, path, request: request.split('/').pop(),
+      wider: looked.flatMap((it) => it.wider), serious: looked.flatMap((it) => it.serious),
+    };
   },
   async withoutScript({ who, path }) {
     const { context } = await person(who);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use covault_core::{
     batch::{BatchEvent, BatchPayload, BatchPayment, BatchStage, BatchState},
     fault::{Class, Fault},
-    ids::BatchId,
+    ids::{BatchId, VaultId},
 };
+use futures::{StreamExt as _, stream};
 
 use super::{
     outcome::{BatchOutcome, outcome},
@@ -18,13 +19,15 @@ use crate::{
     commands::command_commit::CommandCommit,
     requests::batch_claim::BatchClaim,
     services::{Services, skip_unreadable},
-    store::{KeySpace, Scan, batch_rows, rows},
+    store::{Batch, KeySpace, Precondition, Scan, batch_rows, rows},
     tasks::contained,
     vaults::vault_actors::VaultActors,
 };
 
 /// Rows that are read at once.
 const PAGE: usize = 256;
+/// Batches that are looked at at once.
+const AT_ONCE: usize = 8;
 
 /// Looks after the batches of the vaults that are here, until the process ends.
 pub async fn run(vaults: VaultActors) {
@@ -42,25 +45,70 @@ async fn look(vaults: &VaultActors) -> Result<(), Fault> {
     let mut next = Some(Scan::prefix(KeySpace::OpenBatch, &[], PAGE));
     while let Some(scan) = next {
         let page = services.store.scan(&scan).await?;
+        let mut each = Vec::new();
         for (vault, batch) in page
             .iter()
             .filter_map(|(key, _)| batch_rows::open_batch_of(key))
         {
-            if services.for_vault(vault).is_err() {
-                continue;
-            }
-            match contained(advance(vaults, batch)).await {
-                Ok(()) => {}
-                // It has changed in between, or something does not answer: it is looked at again.
-                Err(fault) if matches!(fault.class(), Class::WrongState | Class::Unavailable) => {
-                    tracing::debug!(%batch, ?fault, "a batch payment has to wait");
-                }
-                Err(fault) => tracing::warn!(%batch, ?fault, "a batch payment cannot go on"),
+            if services.for_vault(vault).is_ok() {
+                each.push(look_at(vaults, vault, batch));
             }
         }
+        // A chain that does not answer holds up those of no other.
+        let each = stream::iter(each).buffer_unordered(AT_ONCE);
+        each.collect::<()>().await;
         next = scan.rest(&page);
     }
     Ok(())
+}
+
+async fn look_at(vaults: &VaultActors, vault: VaultId, batch: BatchId) {
+    let reason = match contained(advance(vaults, batch)).await {
+        Ok(()) => None,
+        // It has changed in between: it is looked at again.
+        Err(fault) if fault == BatchClaim::lost() => return,
+        Err(fault) if *fault.class() == Class::Bug => {
+            tracing::debug!(%batch, ?fault, "a batch payment cannot go on");
+            Some("an internal error; the log of the service has it".to_owned())
+        }
+        Err(fault) => Some(fault.message().to_owned()),
+    };
+    if let Err(fault) = hold_up(&vaults.services, vault, batch, reason).await {
+        tracing::debug!(%batch, ?fault, "why a batch payment waits was not stored");
+    }
+}
+
+/// Stores why a batch does not go on now, and logs it once.
+async fn hold_up(
+    services: &Services,
+    vault: VaultId,
+    batch: BatchId,
+    reason: Option<String>,
+) -> Result<(), Fault> {
+    let key = batch_rows::held_up(batch);
+    let known = services.load::<String>(&key).await?;
+    if known.as_ref().map(|(known, _)| known) == reason.as_ref() {
+        return Ok(());
+    }
+    let mut change = Batch::new();
+    match &reason {
+        Some(reason) => {
+            tracing::warn!(%batch, reason, "a batch payment has to wait");
+            // It is on its way still, so that no reason stays behind one that is over.
+            let open = batch_rows::open_batch(vault, batch);
+            let open_row = services.load::<()>(&open).await?;
+            let Some((_, version)) = open_row else {
+                return Ok(());
+            };
+            change.check(open, Precondition::Version(version));
+            change.put(key, Precondition::Any, rows::encode(reason)?);
+        }
+        None => {
+            change.delete(key, Precondition::Any);
+        }
+    }
+    let owner = services.for_vault(vault)?;
+    Ok(owner.store.commit(change).await?)
 }
 
 /// What is to happen to a batch now.

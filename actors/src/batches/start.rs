@@ -4,6 +4,7 @@ use covault_core::{
     amount::{U256, parse_u256},
     batch::{BatchEvent, BatchPayload, BatchPayment, BatchProgress, BatchRequest, BatchStage},
     fault::{Class, Fault},
+    ids::BatchId,
     networks::Network,
     order::NodeId,
 };
@@ -11,17 +12,13 @@ use covault_core::{
 use crate::{
     chain_rpc::ChainKey,
     commands::command_commit::CommandCommit,
-    requests::batch_claim::BatchClaim,
-    services::{Services, skip_unreadable},
-    store::{Scan, batch_rows, rows},
+    requests::batch_claim::{BatchClaim, allowance_row},
+    services::Services,
     vaults::{
         admission::{Proposal, ProposalContent, admit},
         vault_actors::VaultActors,
     },
 };
-
-/// Batches on their way that are looked at.
-const PAGE: usize = 512;
 
 /// A batch as it was read.
 pub struct Read<'a> {
@@ -92,28 +89,14 @@ pub async fn first_stage(services: &Services, batch: &BatchPayment) -> Result<Ba
     if payment.allowance_token().is_none() {
         return Ok(BatchStage::Send);
     }
-    // Both would set one allowance.
-    let all = batch_rows::open_batches(batch.vault);
-    let page = Scan::prefix(all.space, &all.bytes, PAGE);
-    let page = services.store.scan(&page).await?;
-    for (_, id) in page
-        .iter()
-        .filter_map(|(key, _)| batch_rows::open_batch_of(key))
+    // Both would set one allowance. The first commit looks again.
+    if let Some(key) = allowance_row(batch)
+        && let Some((other, _)) = services.load::<BatchId>(&key).await?
+        && other != batch.id
     {
-        let other = services.load::<BatchPayment>(&rows::batch(id)).await;
-        let other = skip_unreadable(other, format_args!("batch {id}"))?.flatten();
-        let Some((other, _)) = other.filter(|(other, _)| other.id != batch.id) else {
-            continue;
-        };
-        let same = BatchPayload::decode(&other.payment).is_ok_and(|other| {
-            other.chain_id() == payment.chain_id()
-                && other.allowance_token() == payment.allowance_token()
-        });
-        if same && other.wallet == batch.wallet {
-            let sentence =
-                format!("batch {id} pays the same token from the wallet; wait until it is over");
-            return Err(Fault::new(Class::WrongState, sentence));
-        }
+        let sentence =
+            format!("batch {other} pays the same token from the wallet; wait until it is over");
+        return Err(Fault::new(Class::WrongState, sentence));
     }
     let allowance = allowance(services, &payment).await?;
     Ok(payment.first_stage(allowance))
@@ -139,7 +122,7 @@ pub async fn allowance(services: &Services, payment: &BatchPayload) -> Result<U2
 }
 
 /// The batch contract that pays a batch; `None` where none is needed, or configured.
-fn contract<'a>(services: &'a Services, payment: &BatchPayload) -> Option<&'a str> {
+pub(crate) fn contract<'a>(services: &'a Services, payment: &BatchPayload) -> Option<&'a str> {
     let chain = ChainKey::of(payment.network(), payment.chain_id());
     services.chains.batch_contract(chain)
 }

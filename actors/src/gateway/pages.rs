@@ -136,6 +136,11 @@ impl<'a> Pages<'a> {
         self.services.chains.keys().collect()
     }
 
+    /// The batch contract of an EVM chain, as it is configured.
+    pub fn batch_contract(&self, chain_id: u64) -> Option<&str> {
+        self.services.chains.batch_contract(ChainKey::evm(chain_id))
+    }
+
     /// The requests of a vault that pay an address, or whose transaction has a hash: the newest first, `most` of them.
     ///
     /// # Errors

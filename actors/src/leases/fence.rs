@@ -165,6 +165,8 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::BatchIndex
         | KeySpace::OpenBatch
         | KeySpace::AskedRequest
+        | KeySpace::RequestBatch
+        | KeySpace::AllowanceBatch
         | KeySpace::Deposit
         | KeySpace::AddressProof
         | KeySpace::ProofWanted

@@ -1,6 +1,7 @@
 use async_trait::async_trait;
 use covault_core::{
-    batch::{BatchEvent, BatchProgress, BatchState},
+    amount::parse_u256,
+    batch::{BatchEvent, BatchPayload, BatchProgress, BatchState},
     fault::{Class, Fault},
     schema::admin,
 };
@@ -37,6 +38,15 @@ impl Operation for ApproveBatchPayment {
                 },
             ));
         }
+        batch::check_people_approve(services, call.caller, found.vault, signer).await?;
+        if let Some(total) = &message.total {
+            let payment = BatchPayload::decode(&found.payment).map_err(Fault::bug)?;
+            let pays = payment.total();
+            if parse_u256(total).map_err(|error| Fault::field("total", error))? != pays {
+                let problem = format!("the batch pays {pays} in all, not {total}");
+                return Err(Fault::new(Class::WrongState, problem).at("total"));
+            }
+        }
         let stage = start::first_stage(services, &found).await?;
         let read = Read {
             batch: &found,
@@ -51,7 +61,7 @@ impl Operation for ApproveBatchPayment {
         start::make(call.vaults, read, stage, event, call.command_commit.clone()).await?;
         let (found, _) = batch::find(services, call.caller, &message.uuid).await?;
         Ok(admin::ApproveBatchPaymentResponse {
-            batch_payment: Some(batch::summary(&found)?),
+            batch_payment: Some(batch::whole_summary(services, &found).await?),
         })
     }
 }

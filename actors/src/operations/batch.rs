@@ -4,16 +4,20 @@ use std::collections::HashSet;
 
 use covault_core::{
     batch::{BatchPayload, BatchPayment, BatchStage, BatchState},
-    fault::Fault,
-    ids::BatchId,
+    fault::{Class, Fault},
+    ids::{BatchId, TokenId, UserId, VaultId},
+    order::NodeId,
     schema::admin::{BatchPaymentRow, BatchPaymentSummary, BatchStageRequest},
+    token::ApiToken,
+    user::User,
 };
 
 use super::{Home, HomeLookup};
 use crate::{
+    batches::start,
     commands::caller::{Caller, in_scope},
     services::Services,
-    store::rows,
+    store::{batch_rows, rows},
 };
 
 /// A batch with the version of its row, when the caller may see it.
@@ -48,16 +52,21 @@ pub(super) async fn home(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fa
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when its payment cannot be read.
-pub(super) fn summary(batch: &BatchPayment) -> Result<BatchPaymentSummary, Fault> {
+pub(super) fn summary(
+    services: &Services,
+    batch: &BatchPayment,
+) -> Result<BatchPaymentSummary, Fault> {
     let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
-    let shown = batch.to_wire();
+    let (status, failed_reason) = batch.status();
+    let contract = start::contract(services, &payment).unwrap_or_default();
     let requests = batch.state.progress().into_iter();
     let requests = requests.flat_map(|progress| &progress.requests);
     Ok(BatchPaymentSummary {
         uuid: batch.id.to_string(),
         vault_uuid: batch.vault.to_string(),
-        status: shown.status().as_str_name().to_owned(),
-        name: shown.name,
+        status: status.as_str_name().to_owned(),
+        name: batch.name.clone(),
+        notes: batch.notes.clone(),
         kind: payment.kind().to_owned(),
         address: payment.from().to_owned(),
         chain_id: payment.chain_id().unwrap_or_default(),
@@ -65,7 +74,8 @@ pub(super) fn summary(batch: &BatchPayment) -> Result<BatchPaymentSummary, Fault
         recipients: u32::try_from(payment.recipients().len()).unwrap_or(u32::MAX),
         total: payment.total().to_string(),
         approved: requests.clone().next().is_some(),
-        failed_reason: shown.failed_reason,
+        failed_reason: failed_reason.to_owned(),
+        batch_contract: contract.to_owned(),
         resumable: matches!(
             batch.state,
             BatchState::Failed {
@@ -80,7 +90,72 @@ pub(super) fn summary(batch: &BatchPayment) -> Result<BatchPaymentSummary, Fault
             })
             .collect(),
         created_ms: batch.created_at_ms,
+        ..Default::default()
     })
+}
+
+/// The same with what other rows say of it: who made it, and why it does not go on.
+///
+/// # Errors
+/// As [`summary`], and when the store cannot be read.
+pub(super) async fn whole_summary(
+    services: &Services,
+    batch: &BatchPayment,
+) -> Result<BatchPaymentSummary, Fault> {
+    let mut shown = summary(services, batch)?;
+    (shown.made_by, shown.maker_revoked) = maker(services, batch.token).await?;
+    if let BatchState::Approved(progress) = &batch.state {
+        let newest = progress.requests.last();
+        let newest = newest.map(|made| rows::delay(made.request));
+        let keys: Vec<_> = [Some(batch_rows::held_up(batch.id)), newest]
+            .into_iter()
+            .flatten()
+            .collect();
+        for found in services.load_all::<String>(&keys).await? {
+            if let (Some(reason), true) = (found?, shown.held_up_by.is_empty()) {
+                shown.held_up_by = reason;
+            }
+        }
+    }
+    Ok(shown)
+}
+
+/// What the token or user is called that made a batch, and whether it was revoked.
+async fn maker(services: &Services, id: TokenId) -> Result<(String, bool), Fault> {
+    if let Some((token, _)) = services.load::<ApiToken>(&rows::token(id)).await? {
+        return Ok((token.name, token.revoked_at_ms.is_some()));
+    }
+    let user = rows::user(UserId::from_bytes(*id.as_bytes()));
+    let user = services.load::<User>(&user).await?;
+    Ok(user.map_or((String::new(), false), |(user, _)| {
+        (user.name.clone(), !user.is_active())
+    }))
+}
+
+/// Refuses what a person of the console asks for where no person would approve the signing requests: a session alone moves
+/// no money.
+///
+/// # Errors
+/// [`Class::Forbidden`].
+pub(super) async fn check_people_approve(
+    services: &Services,
+    caller: &Caller,
+    vault: VaultId,
+    client_signer: Option<NodeId>,
+) -> Result<(), Fault> {
+    if caller.person.is_none() {
+        return Ok(());
+    }
+    let vault = services.hot_vault(vault).await?;
+    let approve = vault.is_some_and(|(vault, _)| vault.approval.needs() > 0);
+    if approve && client_signer.is_none() {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Class::Forbidden,
+        "no person approves the signing requests of this batch with a key, so it is not approved here: use covault batch \
+         approve",
+    ))
 }
 
 fn stage_name(stage: BatchStage) -> &'static str {

@@ -15,7 +15,7 @@ impl Operation for GetBatchPayment {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (found, _) = batch::find(call.services, call.caller, &message.uuid).await?;
         Ok(admin::GetBatchPaymentResponse {
-            batch_payment: Some(batch::summary(&found)?),
+            batch_payment: Some(batch::whole_summary(call.services, &found).await?),
             rows: batch::rows_of(&found)?,
         })
     }

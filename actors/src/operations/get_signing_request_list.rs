@@ -1,19 +1,22 @@
 use async_trait::async_trait;
 use covault_core::{
     fault::Fault,
-    ids::RequestId,
+    ids::{BatchId, RequestId},
     request::SigningRequest,
     schema::wire::{self, get_signing_request_list_request::SortOrder},
 };
 
-use super::{Operation, OperationCall, lookup::request_message};
+use super::{
+    Operation, OperationCall,
+    lookup::{batch_of, request_message},
+};
 use crate::{
     commands::caller::vault_in_scope,
     lists::{self, PageBytes, PageRange},
     requests::simulations,
     services::skip_unreadable,
     store::{
-        Key,
+        Key, batch_rows,
         rows::{self, ReplacementRow, TransactionRow},
     },
     vaults::management,
@@ -72,12 +75,20 @@ impl Operation for GetSigningRequestList {
             };
             let firsts: Vec<_> = ids.iter().zip(&requests).map(first).collect();
             let replacements = services.load_all::<ReplacementRow>(&firsts).await?;
+            let of_batch = |(id, request): (&RequestId, &Result<Option<SigningRequest>, Fault>)| {
+                let request = request.as_ref().ok().and_then(Option::as_ref);
+                request.map_or_else(|| batch_rows::request_batch(*id), batch_of)
+            };
+            let of_batches: Vec<_> = ids.iter().zip(&requests).map(of_batch).collect();
+            let batches = services.load_all::<BatchId>(&of_batches).await?;
             let found = requests
                 .into_iter()
                 .zip(simulations)
                 .zip(transactions)
-                .zip(replacements);
-            for (id, (((request, simulation), transaction), replacements)) in ids.iter().zip(found)
+                .zip(replacements)
+                .zip(batches);
+            for (id, ((((request, simulation), transaction), replacements), batch)) in
+                ids.iter().zip(found)
             {
                 // One that cannot be read must not hide the others of its page.
                 let Some(request) = skip_unreadable(request, format_args!("request {id}"))? else {
@@ -99,6 +110,7 @@ impl Operation for GetSigningRequestList {
                     transaction?,
                     replacements?.as_ref(),
                 );
+                message.batch_payment_uuid = batch?.map(|it| it.to_string()).unwrap_or_default();
                 // As large as the payload once more: a page would hardly hold it.
                 message.signed_transaction.clear();
                 message.approval_subject = None;

@@ -10,6 +10,8 @@ use crate::{
 
 /// Batches that one answer has.
 const PAGE: usize = 100;
+/// Of them at once in memory: one may have half a MiB of notes.
+const AT_ONCE: usize = 8;
 
 /// Lists the batch payments of a vault, newest first.
 pub struct ListBatchPayments;
@@ -43,17 +45,19 @@ impl Operation for ListBatchPayments {
             .iter()
             .filter_map(|(key, _)| batch_rows::indexed_batch(key))
             .collect();
-        let keys: Vec<_> = ids.iter().map(|id| rows::batch(*id)).collect();
         let mut batch_payments = Vec::new();
-        for (found, id) in services
-            .load_all::<BatchPayment>(&keys)
-            .await?
-            .into_iter()
-            .zip(&ids)
-        {
-            let what = format_args!("batch {id}");
-            let shown = found.and_then(|found| found.as_ref().map(batch::summary).transpose());
-            batch_payments.extend(skip_unreadable(shown, what)?.flatten());
+        for part in ids.chunks(AT_ONCE) {
+            let keys: Vec<_> = part.iter().map(|id| rows::batch(*id)).collect();
+            let found = services.load_all::<BatchPayment>(&keys).await?;
+            for (found, id) in found.into_iter().zip(part) {
+                let shown = found.and_then(|found| {
+                    let found = found.as_ref();
+                    found.map(|it| batch::summary(services, it)).transpose()
+                });
+                let shown = skip_unreadable(shown, format_args!("batch {id}"))?;
+                batch_payments.extend(shown.flatten());
+            }
+            tokio::task::yield_now().await;
         }
         let next = ids.last().filter(|_| page.len() == PAGE);
         Ok(admin::ListBatchPaymentsResponse {

@@ -2,7 +2,7 @@
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::{RequestId, VaultId},
+    ids::{BatchId, RequestId, VaultId},
     networks::Network,
     order::NodeId,
     request::SigningRequest,
@@ -16,7 +16,10 @@ use crate::{
     commands::caller::{Caller, in_scope},
     requests::{replacing::replaced_by, simulations},
     services::Services,
-    store::rows::{self, ReplacementRow, TransactionRow},
+    store::{
+        Key, batch_rows,
+        rows::{self, ReplacementRow, TransactionRow},
+    },
     vaults::{admission::CLIENT_SIGNER, management},
 };
 
@@ -114,14 +117,24 @@ pub(super) async fn shown_request(
         .load(&rows::replacement_row(request.first_of_place()))
         .await?;
     let replacements = replacements.map(|(row, _)| row);
-    Ok(request_message(
+    let mut message = request_message(
         services,
         caller,
         request,
         simulation,
         transaction,
         replacements.as_ref(),
-    ))
+    );
+    let of = services.load::<BatchId>(&batch_of(request)).await?;
+    if let Some((batch, _)) = of {
+        message.batch_payment_uuid = batch.to_string();
+    }
+    Ok(message)
+}
+
+/// Where the batch payment stands that a request, or the one whose transaction it replaces, was made for.
+pub(super) fn batch_of(request: &SigningRequest) -> Key {
+    batch_rows::request_batch(request.first_of_place())
 }
 
 /// The wallet of an address, in any form that its network takes, when the caller may see it.

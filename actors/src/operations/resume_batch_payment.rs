@@ -55,7 +55,7 @@ impl Operation for ResumeBatchPayment {
                     let claim = BatchClaim::new(&found, version, event, by, now_ms)?;
                     let paid = claim.commit(services, &call.command_commit).await?;
                     return Ok(admin::ResumeBatchPaymentResponse {
-                        batch_payment: Some(batch::summary(&paid)?),
+                        batch_payment: Some(batch::whole_summary(services, &paid).await?),
                     });
                 }
                 _ => {
@@ -69,6 +69,8 @@ impl Operation for ResumeBatchPayment {
         if !resumable {
             return refused(format!("the batch cannot be resumed: {reason}"));
         }
+        let signer = progress.client_signer;
+        batch::check_people_approve(services, call.caller, found.vault, signer).await?;
         let stage = start::first_stage(services, &found).await?;
         let read = Read {
             batch: &found,
@@ -80,7 +82,7 @@ impl Operation for ResumeBatchPayment {
         start::make(call.vaults, read, stage, BatchEvent::Resumed, commit).await?;
         let (found, _) = batch::find(services, call.caller, &message.uuid).await?;
         Ok(admin::ResumeBatchPaymentResponse {
-            batch_payment: Some(batch::summary(&found)?),
+            batch_payment: Some(batch::whole_summary(services, &found).await?),
         })
     }
 }

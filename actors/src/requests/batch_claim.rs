@@ -2,7 +2,7 @@
 
 use covault_core::{
     audit::AuditChain,
-    batch::{BatchEvent, BatchPayment, BatchState},
+    batch::{BatchEvent, BatchPayload, BatchPayment, BatchState},
     fault::{Class, Fault},
     request::{AuditRecord, IllegalTransition},
 };
@@ -11,13 +11,15 @@ use crate::{
     audit::{AuditActor, AuditNote},
     commands::command_commit::CommandCommit,
     services::Services,
-    store::{Batch, CommitError, KeySpace, Precondition, batch_rows, rows},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, batch_rows, rows},
 };
 
 /// A batch in its next state, with the version of its row in the state before.
 pub struct BatchClaim {
     next: BatchPayment,
     version: u64,
+    /// It was on its way before.
+    was_open: bool,
     audit: AuditRecord,
     by: AuditActor,
 }
@@ -45,6 +47,7 @@ impl BatchClaim {
                 ..batch.clone()
             },
             version,
+            was_open: matches!(batch.state, BatchState::Approved(_)),
             audit: step.audit,
             by: by.clone(),
         })
@@ -62,10 +65,25 @@ impl BatchClaim {
             rows::encode(&self.next)?,
         );
         let open = batch_rows::open_batch(vault, id);
-        match self.next.state {
-            BatchState::Approved(_) => batch.put(open, Precondition::Any, rows::encode(&())?),
-            _ => batch.delete(open, Precondition::Any),
+        let is_open = matches!(self.next.state, BatchState::Approved(_));
+        match is_open {
+            true => batch.put(open, Precondition::Any, rows::encode(&())?),
+            false => batch.delete(open, Precondition::Any),
         };
+        // One at a time sets an allowance.
+        if let Some(key) = allowance_row(&self.next) {
+            match (self.was_open, is_open) {
+                (false, true) => batch.put(key, Precondition::Absent, rows::encode(&id)?),
+                (true, false) => batch.delete(key, Precondition::Any),
+                (true, true) | (false, false) => &mut *batch,
+            };
+        }
+        let made = self.next.state.progress().and_then(|it| it.requests.last());
+        if let (Some(made), true) = (made, is_open) {
+            let key = batch_rows::request_batch(made.request);
+            batch.put(key, Precondition::Any, rows::encode(&id)?);
+        }
+        batch.delete(batch_rows::held_up(id), Precondition::Any);
         let event = format!("Batch{}", self.audit.event);
         AuditNote::new(&self.by, format_args!("batch:{id}"), &event)
             .fact("state", &self.audit.state)
@@ -93,6 +111,14 @@ impl BatchClaim {
         }
     }
 
+    /// Another batch has the allowance of the token.
+    pub fn allowance_taken() -> Fault {
+        Fault::new(
+            Class::WrongState,
+            "another batch pays the same token from the wallet; wait until it is over",
+        )
+    }
+
     /// Somebody else was faster.
     pub fn lost() -> Fault {
         Fault::new(
@@ -101,4 +127,11 @@ impl BatchClaim {
         )
         .at("uuid")
     }
+}
+
+/// The row that the batch holds while it is on its way, whose payment needs an allowance.
+pub(crate) fn allowance_row(batch: &BatchPayment) -> Option<Key> {
+    let payment = BatchPayload::decode(&batch.payment).ok()?;
+    let (token, chain) = (payment.allowance_token()?, payment.chain_id()?);
+    Some(batch_rows::allowance_batch(batch.wallet, chain, token))
 }

@@ -1,6 +1,6 @@
 //! The keys by which batch payments are found, and what decides whether one is paid again.
 
-use covault_core::ids::{BatchId, RequestId, VaultId};
+use covault_core::ids::{BatchId, RequestId, VaultId, WalletId};
 
 use super::{Key, KeySpace};
 
@@ -27,11 +27,6 @@ pub fn open_batch(vault: VaultId, batch: BatchId) -> Key {
     Key::new(KeySpace::OpenBatch, &[vault.as_bytes(), batch.as_bytes()])
 }
 
-/// Where those of a vault begin.
-pub fn open_batches(vault: VaultId) -> Key {
-    Key::new(KeySpace::OpenBatch, &[vault.as_bytes()])
-}
-
 /// Vault and batch of an [`open_batch`].
 pub fn open_batch_of(key: &Key) -> Option<(VaultId, BatchId)> {
     let (vault, id) = key.bytes.split_first_chunk::<16>()?;
@@ -42,4 +37,21 @@ pub fn open_batch_of(key: &Key) -> Option<(VaultId, BatchId)> {
 /// [`KeySpace::AskedRequest`].
 pub fn asked_request(request: RequestId) -> Key {
     Key::new(KeySpace::AskedRequest, &[request.as_bytes()])
+}
+
+/// [`KeySpace::RequestBatch`].
+pub fn request_batch(request: RequestId) -> Key {
+    Key::new(KeySpace::RequestBatch, &[request.as_bytes()])
+}
+
+/// [`KeySpace::AllowanceBatch`].
+pub fn allowance_batch(wallet: WalletId, chain_id: u64, token: &str) -> Key {
+    let chain_id = chain_id.to_be_bytes();
+    let parts: [&[u8]; 3] = [wallet.as_bytes(), &chain_id, token.as_bytes()];
+    Key::new(KeySpace::AllowanceBatch, &parts)
+}
+
+/// [`KeySpace::Delay`] of a batch payment.
+pub fn held_up(batch: BatchId) -> Key {
+    Key::new(KeySpace::Delay, &[batch.as_bytes()])
 }

@@ -56,7 +56,7 @@ pub enum KeySpace {
     AddressProof = 25,
     /// Vault id, wallet id -> reference of a wallet whose address has no proof yet.
     ProofWanted = 26,
-    /// Request id -> why the request cannot go on now.
+    /// Id of a request or batch payment -> why it cannot go on now.
     Delay = 27,
     /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
     KeyProblem = 28,
@@ -149,13 +149,17 @@ pub enum KeySpace {
     Sweep = 71,
     /// Token id, chain, token (nothing: the coin) -> what was swept in all.
     SweepTotal = 72,
+    /// Request id -> id of the batch payment that it was made for.
+    RequestBatch = 74,
+    /// Wallet id, chain id, contract of a token -> id of the batch payment that sets its allowance now.
+    AllowanceBatch = 75,
     /// Request id -> nothing: a request that failed without signatures after signers were asked for them.
     AskedRequest = 80,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 71] = [
+    pub const ALL: [Self; 73] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -226,6 +230,8 @@ impl KeySpace {
         Self::RequestTerm,
         Self::Sweep,
         Self::SweepTotal,
+        Self::RequestBatch,
+        Self::AllowanceBatch,
         Self::AskedRequest,
     ];
 

@@ -8,19 +8,22 @@ use std::{
 
 use covault_actors::{
     chain_rpc::{ChainClients, ChainEndpoints, ChainKey},
-    gateway::Gateway,
+    gateway::{Caller, Gateway, Person},
     operations::{
-        ApproveBatchPayment, CreateBatchPayment, GetBatchPayment, ListBatchPayments,
-        RejectBatchPayment, RejectSigningRequest, ResumeBatchPayment,
+        ApproveBatchPayment, CreateBatchPayment, CreateUser, GetBatchPayment,
+        GetSigningRequestList, ListBatchPayments, RejectBatchPayment, RejectSigningRequest,
+        ResumeBatchPayment,
     },
     store::{KeySpace, Scan, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
+    ids::{TokenId, UserId},
     schema::{
         admin::{self, BatchPaymentSummary},
         wire::{self, NetworkType, create_batch_payment_request::Type as Kind, signing_request},
     },
+    token::TokenAccess,
 };
 use serde_json::{Value, json};
 
@@ -37,7 +40,7 @@ use crate::{
 const CONTRACT: &str = "0x00000000000000000000000000000000000000C0";
 const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 
-async fn make(gateway: &Gateway, kind: Kind) -> String {
+pub async fn make(gateway: &Gateway, kind: Kind) -> String {
     let asked = wire::CreateBatchPaymentRequest {
         name: "salaries".into(),
         notes: None,
@@ -47,13 +50,58 @@ async fn make(gateway: &Gateway, kind: Kind) -> String {
     made.unwrap().batch_payment.unwrap().uuid
 }
 
-async fn approve(gateway: &Gateway, uuid: &str) -> Result<BatchPaymentSummary, Fault> {
+pub async fn approve(gateway: &Gateway, uuid: &str) -> Result<BatchPaymentSummary, Fault> {
+    approve_as(gateway, &admin(), uuid, None).await
+}
+
+pub async fn approve_as(
+    gateway: &Gateway,
+    caller: &Caller,
+    uuid: &str,
+    total: Option<&str>,
+) -> Result<BatchPaymentSummary, Fault> {
     let asked = admin::ApproveBatchPaymentRequest {
         uuid: uuid.into(),
         callback_client_signer_public_key: None,
+        total: total.map(str::to_owned),
     };
-    let approved = call::<ApproveBatchPayment>(gateway, &admin(), asked).await?;
+    let approved = call::<ApproveBatchPayment>(gateway, caller, asked).await?;
     Ok(approved.batch_payment.unwrap())
+}
+
+/// Somebody of the console, who has just got an account.
+pub async fn person(world: &World, gateway: &Gateway, access: TokenAccess) -> Caller {
+    let request = admin::CreateUserRequest {
+        name: "treasurer".into(),
+        role: "approver".into(),
+        all_vaults: true,
+        ..Default::default()
+    };
+    call::<CreateUser>(gateway, &admin(), request)
+        .await
+        .unwrap();
+    let users = Scan::prefix(KeySpace::User, &[], 2);
+    let users = world.store.scan(&users).await.unwrap();
+    let id: [u8; 16] = users[0].0.bytes.clone().try_into().unwrap();
+    Caller {
+        token: TokenId::from_bytes(id),
+        access,
+        operator: false,
+        person: Some(Person {
+            id: UserId::from_bytes(id),
+            name: "treasurer".to_owned(),
+        }),
+        ..admin()
+    }
+}
+
+pub async fn reject(gateway: &Gateway, uuid: &str) -> Result<BatchPaymentSummary, Fault> {
+    let asked = admin::RejectBatchPaymentRequest {
+        uuid: uuid.into(),
+        reason: String::new(),
+    };
+    let rejected = call::<RejectBatchPayment>(gateway, &admin(), asked).await?;
+    Ok(rejected.batch_payment.unwrap())
 }
 
 async fn resume(gateway: &Gateway, uuid: &str) -> Result<BatchPaymentSummary, Fault> {
@@ -62,13 +110,13 @@ async fn resume(gateway: &Gateway, uuid: &str) -> Result<BatchPaymentSummary, Fa
     Ok(resumed.batch_payment.unwrap())
 }
 
-async fn summary(gateway: &Gateway, uuid: &str) -> BatchPaymentSummary {
+pub async fn summary(gateway: &Gateway, uuid: &str) -> BatchPaymentSummary {
     let asked = admin::GetBatchPaymentRequest { uuid: uuid.into() };
     let found = call::<GetBatchPayment>(gateway, &admin(), asked).await;
     found.unwrap().batch_payment.unwrap()
 }
 
-async fn until_over(gateway: &Gateway, uuid: &str) -> BatchPaymentSummary {
+pub async fn until_over(gateway: &Gateway, uuid: &str) -> BatchPaymentSummary {
     until(async || summary(gateway, uuid).await.status != "STATUS_PENDING").await;
     summary(gateway, uuid).await
 }
@@ -99,11 +147,11 @@ fn bitcoin_batch(from: &str) -> Kind {
     })
 }
 
-fn evm_batch(from: &str) -> Kind {
+pub fn evm_batch(from: &str) -> Kind {
     batch(from, CHAIN).r#type.unwrap()
 }
 
-fn token_batch(from: &str) -> Kind {
+pub fn token_batch(from: &str) -> Kind {
     Kind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
         chain_id: CHAIN,
         from: from.into(),
@@ -117,7 +165,7 @@ fn evm_address(number: u64) -> String {
 }
 
 /// The chains of the world, with a batch contract.
-async fn start(world: &World, store: Arc<dyn Store>) -> Gateway {
+pub async fn start(world: &World, store: Arc<dyn Store>) -> Gateway {
     let chains = world.chains();
     let chains = chains.with_batch_contract(ChainKey::evm(CHAIN), CONTRACT.into());
     world.start_with(store, chains).await
@@ -373,17 +421,47 @@ async fn a_batch__should_be_paid_once_whichever_commit_the_power_fails_at() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_requests_of_a_batch__should_wait_for_people_in_a_manual_vault() {
-    let world = World::on(Arc::new(MemoryStore::new()));
+    let mut world = World::on(Arc::new(MemoryStore::new()));
+    world.settings.console_origin = "https://console.example.com".to_owned();
     let gateway = start(&world, Arc::clone(&world.store)).await;
     let vault = crate::approvals::manual_vault(&gateway).await;
     let from = evm_wallet(&gateway, vault).await;
     let uuid = make(&gateway, evm_batch(&from)).await;
-    let approved = approve(&gateway, &uuid).await.unwrap();
+    // Another total than the batch pays is not approved, and who may only look approves nothing.
+    let may = person(&world, &gateway, TokenAccess::Full).await;
+    let looks = Caller {
+        access: TokenAccess::ReadOnly,
+        ..may.clone()
+    };
+    let refused = approve_as(&gateway, &may, &uuid, Some("1"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.class(), refused.path()),
+        (&Class::WrongState, Some("total"))
+    );
+    let total = summary(&gateway, &uuid).await.total;
+    let refused = approve_as(&gateway, &looks, &uuid, Some(&total)).await;
+    assert_eq!(*refused.unwrap_err().class(), Class::Forbidden);
+    assert!(world.requests().await.is_empty());
+    let approved = approve_as(&gateway, &may, &uuid, Some(&total))
+        .await
+        .unwrap();
     a_while().await;
     assert_eq!(world.evm.accepted(), 0);
     let send = approved.requests[0].uuid.clone();
     let waiting = details(&gateway, &send).await;
     assert_eq!(waiting.status(), signing_request::Status::Pending);
+    // Its row says what it is for; its notes, which anybody may write, do not.
+    assert_eq!(waiting.batch_payment_uuid, uuid);
+    let list = wire::GetSigningRequestListRequest {
+        vault_uuid: vault.to_string(),
+        ..Default::default()
+    };
+    let list = call::<GetSigningRequestList>(&gateway, &admin(), list)
+        .await
+        .unwrap();
+    assert_eq!(list.signing_requests[0].batch_payment_uuid, uuid);
     // A rejection of the request closes the batch.
     let reject = wire::RejectSigningRequestRequest {
         uuid: send,

@@ -18,6 +18,7 @@ mod archives;
 mod audit;
 mod backup;
 mod batch_payments;
+mod batch_turns;
 mod batches;
 mod bitcoin_byzantine;
 mod bitcoin_node;

@@ -205,7 +205,11 @@ impl BatchState {
                     ..
                 },
                 BatchEvent::Rejected { reason },
-            ) => (closed(reason.clone(), progress), reason),
+            )
+            // None of its requests is on its way: who has it rejected looks.
+            | (BatchState::Approved(progress), BatchEvent::Rejected { reason }) => {
+                (closed(reason.clone(), progress), reason)
+            }
             (BatchState::Pending, BatchEvent::Restored { reason }) => {
                 (closed(reason.clone(), BatchProgress::default()), reason)
             }

@@ -53,14 +53,19 @@ pub struct BatchPayment {
 }
 
 impl BatchPayment {
-    /// The batch as responses show it, without its signing requests, which have rows of their own; without its payment
-    /// where that can no longer be read.
-    pub fn to_wire(&self) -> wire::BatchPayment {
-        let (status, failed_reason) = match &self.state {
+    /// How it stands as responses show it, and why it failed.
+    pub fn status(&self) -> (Status, &str) {
+        match &self.state {
             BatchState::Pending | BatchState::Approved(_) => (Status::Pending, ""),
             BatchState::Succeeded(_) => (Status::Succeeded, ""),
             BatchState::Failed { reason, .. } => (Status::Failed, reason.as_str()),
-        };
+        }
+    }
+
+    /// The batch as responses show it, without its signing requests, which have rows of their own; without its payment
+    /// where that can no longer be read.
+    pub fn to_wire(&self) -> wire::BatchPayment {
+        let (status, failed_reason) = self.status();
         wire::BatchPayment {
             uuid: self.id.to_string(),
             name: self.name.clone(),

@@ -348,7 +348,7 @@ fn step__should_have_exactly_the_transitions_of_the_matrix() {
     assert_eq!(
         matrix,
         "Pending   Approved . . . . Failed Failed\n\
-         Approved  . Approved Succeeded Failed . . Failed\n\
+         Approved  . Approved Succeeded Failed . Failed Failed\n\
          Succeeded . . . . . . .\n\
          Failed    . . Succeeded . . . .\n\
          Failed    . . Succeeded . Approved Failed Failed\n"

@@ -154,6 +154,8 @@ impl SigningRequest {
             approvals: consent.given.iter().map(PersonApproval::to_wire).collect(),
             approval_expiry_timestamp: if waits { consent.expires_at_ms } else { 0 },
             approval_wanted: consent.wanted.clone().unwrap_or_default(),
+            // Another row's, and for the caller to add.
+            batch_payment_uuid: String::new(),
             approval_subject: waits.then(|| wire::ApprovalSubject {
                 root_public_key: self.root_public_key.clone(),
                 network: self.network.name().to_owned(),

@@ -32,6 +32,7 @@ struct SchemaIndex {
     http_path: ExtensionDescriptor,
     takes_idempotency_key: ExtensionDescriptor,
     needs_full_access: ExtensionDescriptor,
+    people_may_call: ExtensionDescriptor,
     default_group: ExtensionDescriptor,
     operation_group: ExtensionDescriptor,
 }
@@ -73,6 +74,7 @@ fn read() -> Result<SchemaIndex, String> {
         http_path: option("http_path")?,
         takes_idempotency_key: option("takes_idempotency_key")?,
         needs_full_access: option("needs_full_access")?,
+        people_may_call: option("people_may_call")?,
         default_group: option("default_group")?,
         operation_group: option("operation_group")?,
         pool,
@@ -103,6 +105,7 @@ pub(super) struct MethodOptions {
     pub http_path: Option<String>,
     pub takes_idempotency_key: bool,
     pub needs_full_access: bool,
+    pub people_may_call: bool,
     /// The group, of its own or that of its service.
     pub group: Option<String>,
 }
@@ -125,6 +128,7 @@ pub(super) fn method_options(method: &MethodDescriptor) -> Result<MethodOptions,
         }),
         takes_idempotency_key: is(&reflection.takes_idempotency_key),
         needs_full_access: is(&reflection.needs_full_access),
+        people_may_call: is(&reflection.people_may_call),
     })
 }
 

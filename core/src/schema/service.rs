@@ -39,6 +39,7 @@ pub struct OperationDescriptor {
     group: String,
     takes_idempotency_key: bool,
     needs_full_access: bool,
+    people_may_call: bool,
 }
 
 /// Every operation, in the order of the schema.
@@ -63,6 +64,7 @@ pub fn operations() -> Result<Vec<OperationDescriptor>, Fault> {
             operations.push(OperationDescriptor {
                 group,
                 takes_idempotency_key: options.takes_idempotency_key,
+                people_may_call: options.people_may_call,
                 needs_full_access: options.needs_full_access || !has_no_effect(&method),
                 method,
                 audience,
@@ -103,6 +105,11 @@ impl OperationDescriptor {
     /// Whether tokens that may only read are refused.
     pub fn needs_full_access(&self) -> bool {
         self.needs_full_access
+    }
+
+    /// Whether people of the console may call it, although it is for operators.
+    pub fn people_may_call(&self) -> bool {
+        self.people_may_call
     }
 
     /// The group of operations in which the OpenAPI document lists it.

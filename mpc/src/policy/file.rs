@@ -81,7 +81,7 @@ impl Policy {
             wallets: wallets(&mut keys, &approvers)?,
             approvers,
             batch_contracts: keys
-                .list("batch_contracts", batch_contract)?
+                .list("batch_contracts", evm::batch::parse_contract)?
                 .unwrap_or_default(),
             of_service: false,
         };
@@ -412,19 +412,6 @@ fn amount(path: &str, value: &Value) -> Result<U256, Fault> {
 
 fn place(text: &str) -> Result<ChainScope, Fault> {
     ChainScope::parse(text)
-}
-
-/// `evm:1:0x...`: an EVM chain, and the address of a contract there.
-fn batch_contract(text: &str) -> Result<(u64, evm::Address), Fault> {
-    let wrong = |why: String| Fault::new(Class::Invalid, why);
-    let (place, address) = text.rsplit_once(':').unwrap_or_default();
-    let place = ChainScope::parse(place).ok();
-    let chain = place.filter(|place| place.network == Network::Evm);
-    let chain_id = chain.and_then(|place| place.chain_id).ok_or_else(|| {
-        wrong("must be a contract of an EVM chain, e.g. evm:1:0x and 40 hex digits".to_owned())
-    })?;
-    let address = evm::parse_address(address).map_err(|error| wrong(error.to_string()))?;
-    Ok((chain_id, address))
 }
 
 fn account_change(text: &str) -> Result<AccountChange, Fault> {

@@ -267,9 +267,17 @@ impl Policy {
             (PolicyScope::Wallet(wallet.1), of_wallet),
         ];
         let mut verdict = PolicyVerdict::default();
+        let allowance = match asked.payload {
+            Payload::Evm(payload) => payload.batch_allowance(&self.batch_contracts),
+            _ => None,
+        };
         for (scope, rules) in scopes {
             let of_service = self.of_service;
             let scope = JudgingScope { scope, of_service };
+            // No amount leaves by it, and yet it calls the token's contract.
+            if let Some(token) = &allowance {
+                rules.check_listed(&scope, token)?;
+            }
             rules.check(&scope, asked, &outflow, &mut verdict)?;
         }
         Ok(verdict)

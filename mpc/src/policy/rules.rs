@@ -329,10 +329,7 @@ impl ScopeRules {
             .iter()
             .filter(|spend| !spend.amount.is_zero())
         {
-            if self.only_listed_assets && !self.limits.contains_key(&spend.asset) {
-                let sentence = format_args!("{scope} has no limits for {}", spend.asset);
-                return Err(Fault::field("amount", sentence));
-            }
+            self.check_listed(scope, &spend.asset)?;
             add(&mut totals, spend.asset.clone(), spend.amount);
             // What cannot be told may be any of those that are limited.
             for asset in self.watched().filter(|asset| spend.asset.may_be(asset)) {
@@ -355,6 +352,15 @@ impl ScopeRules {
             add(&mut totals, coin, fee);
         }
         Ok(totals)
+    }
+
+    /// Refuses an asset without limits where only those with limits are allowed.
+    pub(super) fn check_listed(&self, scope: &JudgingScope, asset: &Asset) -> Result<(), Fault> {
+        if self.only_listed_assets && !self.limits.contains_key(asset) {
+            let sentence = format_args!("{scope} has no limits for {asset}");
+            return Err(Fault::field("amount", sentence));
+        }
+        Ok(())
     }
 
     /// The assets that limits and rules of approval name.

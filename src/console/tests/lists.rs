@@ -131,3 +131,32 @@ async fn search__should_end_behind_large_requests_and_say_how_many_it_has_looked
     );
     assert!(page.text.len() < 20_000);
 }
+
+#[tokio::test]
+async fn long_lists__should_be_read_one_at_a_time_by_each_person() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    world
+        .vault("treasury", 1, &[("treasurer", &person.line)])
+        .await;
+    let other = world.person("controller", "approver", &[]).await;
+    let cookie = format!("{}={}", sessions::COOKIE, person.cookie);
+    let request = Request::builder()
+        .uri("/history.csv")
+        .header("cookie", cookie)
+        .body(Body::empty())
+        .unwrap();
+    // Nobody reads it yet.
+    let download = world.app.clone().oneshot(request).await.unwrap();
+    assert_eq!(download.status(), 200);
+    let again = world.get("/history.csv", &person.cookie).await;
+    assert_eq!(again.status, 503, "{}", again.text);
+    assert!(
+        again.text.contains("reading a long list already"),
+        "{}",
+        again.text
+    );
+    assert_eq!(world.get("/history.csv", &other.cookie).await.status, 200);
+    drop(download);
+    assert_eq!(world.get("/history.csv", &person.cookie).await.status, 200);
+}

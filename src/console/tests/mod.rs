@@ -3,6 +3,7 @@
 #![allow(non_snake_case)]
 
 mod attacks;
+mod batches;
 mod gestures;
 mod lists;
 mod pages;
@@ -13,6 +14,7 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use covault_actors::chain_rpc::ChainClients;
 use covault_actors::operations::{
     AdmitNode, CreateSigningRequest, CreateUser, CreateVault, CreateWallet, LinkUser, Operation,
     RevokeUser, SignOutUser,
@@ -29,7 +31,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::tests::routes::{api_with, never, signer};
+use crate::http::tests::routes::{NoSigners, api_of, never, signer};
 
 /// What a client is answered.
 pub struct Said {
@@ -96,7 +98,12 @@ impl World {
 
     /// Behind so many proxies.
     pub async fn behind(trusted_proxies: usize) -> Self {
-        let api = api_with(|api| {
+        Self::with(trusted_proxies, ChainClients::default()).await
+    }
+
+    /// With chains.
+    pub async fn with(trusted_proxies: usize, chains: ChainClients) -> Self {
+        let api = api_of(Arc::new(NoSigners), chains, |api| {
             api.max_body_bytes = 1 << 20;
             api.trusted_proxies = 0;
         })

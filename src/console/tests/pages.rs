@@ -104,6 +104,8 @@ async fn vault_and_wallet__should_show_signers_rule_and_balances_to_those_who_se
     ] {
         assert!(wallet.text.contains(part), "{part}: {}", wallet.text);
     }
+    let list = world.get("/vaults", &viewer.cookie).await.text;
+    assert!(list.contains(&other) && !list.contains(&vault), "{list}");
     for path in [format!("/vaults/{vault}"), format!("/wallets/{from}")] {
         let refused = world.get(&path, &viewer.cookie).await;
         assert_eq!(refused.status, 400, "{path}: {}", refused.text);
@@ -124,6 +126,11 @@ async fn audit_log__should_be_checked_by_auditors_alone() {
         let wrong = format!("{path}&from=2&hash={}", "ab".repeat(32));
         let page = world.get(&wrong, &auditor.cookie).await;
         assert!(page.text.contains("does not follow"), "{}", page.text);
+        // Behind the end there is nothing to doubt.
+        let behind = format!("{path}&from={}&hash={}", u64::MAX, "ab".repeat(32));
+        let page = world.get(&behind, &auditor.cookie).await;
+        assert_eq!(page.status, 400, "{}", page.text);
+        assert!(!page.text.contains("was changed"), "{}", page.text);
     }
 }
 

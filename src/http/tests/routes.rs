@@ -56,7 +56,7 @@ pub(super) fn known_key(order: &KeygenOrder) -> MadeKey {
 }
 
 /// Has root keys and never signs.
-struct NoSigners;
+pub(crate) struct NoSigners;
 
 #[async_trait]
 impl SignerCluster for NoSigners {
@@ -132,7 +132,7 @@ pub(crate) async fn api_with(change: impl FnOnce(&mut Api)) -> Arc<Api> {
     api_of(Arc::new(NoSigners), ChainClients::default(), change).await
 }
 
-async fn api_of(
+pub(crate) async fn api_of(
     signers: Arc<dyn SignerCluster>,
     chains: ChainClients,
     change: impl FnOnce(&mut Api),

@@ -127,6 +127,9 @@ impl SigningState {
             {
                 Err(BatchClaim::lost())
             }
+            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::AllowanceBatch => {
+                Err(BatchClaim::allowance_taken())
+            }
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Sweep => {
                 Err(SweepClaim::lost())
             }

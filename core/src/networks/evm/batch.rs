@@ -8,9 +8,16 @@ use alloy_primitives::{Address, U256, keccak256};
 
 use super::{
     action::EvmAction,
+    address::parse_address,
     payload::{EvmPayload, EvmTransaction},
 };
-use crate::networks::payload::outflow::{Asset, ChainScope, ContentKind, Outflow, Spend};
+use crate::{
+    fault::{Class, Fault},
+    networks::{
+        Network,
+        payload::outflow::{Asset, ChainScope, ContentKind, Outflow, Spend},
+    },
+};
 
 const NATIVE: &str = "disperseEther(address[],uint256[])";
 const TOKEN: &str = "disperseToken(address,address[],uint256[])";
@@ -19,6 +26,37 @@ const WORD: usize = 32;
 
 /// Batch contracts that are known to be genuine, each with its chain.
 pub type BatchContracts = BTreeSet<(u64, Address)>;
+
+/// `evm:1:0x...`: an EVM chain, and the address of a contract there.
+///
+/// # Errors
+/// [`Class::Invalid`] that says what it must be.
+pub fn parse_contract(text: &str) -> Result<(u64, Address), Fault> {
+    let wrong = |why: &str| Fault::new(Class::Invalid, why);
+    let (place, address) = text.rsplit_once(':').unwrap_or_default();
+    let place = ChainScope::parse(place).ok();
+    let chain = place.filter(|place| place.network == Network::Evm);
+    let chain_id = chain.and_then(|place| place.chain_id).ok_or_else(|| {
+        wrong("must be a contract of an EVM chain, e.g. evm:1:0x and 40 hex digits")
+    })?;
+    let address = parse_address(address).map_err(|error| wrong(&error.to_string()))?;
+    Ok((chain_id, address))
+}
+
+/// What a transaction of a batch payment does, if the contract that it is about is a batch contract: that is for the
+/// reader to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchPart {
+    /// Calls it to pay.
+    Payment(BatchCall),
+    /// Lets it take so much of the token, in the smallest unit.
+    Allowance {
+        /// The contract of the token.
+        token: Address,
+        /// 0: nothing any more.
+        amount: U256,
+    },
+}
 
 /// A payment to many by the batch contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +128,15 @@ impl BatchCall {
     }
 }
 
+/// Reads the call data of [`approval`]: spender and amount. `None` unless it has exactly that form.
+fn decode_approval(data: &[u8]) -> Option<(Address, U256)> {
+    let (spender, amount) = data.get(4..)?.split_first_chunk::<WORD>()?;
+    let amount: [u8; WORD] = amount.try_into().ok()?;
+    let spender = Address::from_slice(spender.get(12..)?);
+    let amount = U256::from_be_bytes(amount);
+    (approval(spender, amount) == data).then_some((spender, amount))
+}
+
 /// The call data by which a token's holder lets `spender` take `amount` of it (EIP-20).
 pub fn approval(spender: Address, amount: U256) -> Vec<u8> {
     let mut data = selector(APPROVE).to_vec();
@@ -99,9 +146,9 @@ pub fn approval(spender: Address, amount: U256) -> Vec<u8> {
 }
 
 impl EvmPayload {
-    /// What a call of a batch contract lets leave the wallet: each row of it. Nothing leaves by an allowance for the
-    /// contract: it takes of its caller only, in such a call. `None` for everything else.
-    pub fn batch_outflow(&self, contracts: &BatchContracts) -> Option<Outflow> {
+    /// What it would do as a part of a batch payment, with the chain and the contract that it calls or lets take a token.
+    /// `None` where it is no such part whatever the contract is.
+    pub fn batch_part(&self) -> Option<(u64, Address, BatchPart)> {
         let EvmPayload::Transaction(EvmTransaction {
             chain_id,
             action:
@@ -115,37 +162,58 @@ impl EvmPayload {
         else {
             return None;
         };
-        let place = ChainScope::evm(*chain_id);
-        let spends = if contracts.contains(&(*chain_id, *to)) {
-            let call = BatchCall::decode(input)?;
+        if let Some(call) = BatchCall::decode(input) {
             let expected = match call.token {
                 None => call.total()?,
                 Some(_) => U256::ZERO,
             };
-            if *value != expected {
+            let pays = *value == expected;
+            return pays.then_some((*chain_id, *to, BatchPart::Payment(call)));
+        }
+        let (spender, amount) = decode_approval(input)?;
+        let part = BatchPart::Allowance { token: *to, amount };
+        value.is_zero().then_some((*chain_id, spender, part))
+    }
+
+    /// What a call of a batch contract lets leave the wallet: each row of it. Nothing leaves by an allowance for the
+    /// contract: it takes of its caller only, in such a call. `None` for everything else.
+    pub fn batch_outflow(&self, contracts: &BatchContracts) -> Option<Outflow> {
+        let (chain_id, contract, part) = self.batch_part()?;
+        if !contracts.contains(&(chain_id, contract)) {
+            return None;
+        }
+        let place = ChainScope::evm(chain_id);
+        let spends = match part {
+            // The contract is no token.
+            BatchPart::Allowance { token, .. } if contracts.contains(&(chain_id, token)) => {
                 return None;
             }
-            let spend = |(to, amount): &(Address, U256)| Spend {
-                asset: Asset::of_evm(place, call.token),
-                amount: *amount,
-                recipient: Some(to.to_checksum(None)),
-            };
-            call.rows.iter().map(spend).collect()
-        } else {
-            let mut contracts = contracts.iter().filter(|(chain, _)| chain == chain_id);
-            let (_, amount) = input.split_last_chunk::<WORD>()?;
-            let amount = U256::from_be_bytes(*amount);
-            let is_allowance = contracts.any(|(_, contract)| approval(*contract, amount) == *input);
-            if !is_allowance || !value.is_zero() {
-                return None;
+            BatchPart::Allowance { .. } => Vec::new(),
+            BatchPart::Payment(call) => {
+                let spend = |(to, amount): &(Address, U256)| Spend {
+                    asset: Asset::of_evm(place, call.token),
+                    amount: *amount,
+                    recipient: Some(to.to_checksum(None)),
+                };
+                call.rows.iter().map(spend).collect()
             }
-            Vec::new()
         };
         Some(Outflow {
             nature: ContentKind::Transfer,
             place,
             spends,
         })
+    }
+
+    /// The token of which a batch contract is let take something.
+    pub fn batch_allowance(&self, contracts: &BatchContracts) -> Option<Asset> {
+        let (chain_id, contract, part) = self.batch_part()?;
+        match part {
+            BatchPart::Allowance { token, .. } if contracts.contains(&(chain_id, contract)) => {
+                Some(Asset::of_evm(ChainScope::evm(chain_id), Some(token)))
+            }
+            _ => None,
+        }
     }
 }
 

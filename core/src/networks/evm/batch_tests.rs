@@ -127,6 +127,7 @@ fn batch_outflow__should_show_each_row_where_the_contract_is_known() {
         payload(1, USDT, 0, approval(BOB, U256::from(12))),
         payload(2, USDT, 0, approval(CONTRACT, U256::from(12))),
         payload(1, USDT, 1, approval(CONTRACT, U256::from(12))),
+        payload(1, CONTRACT, 0, approval(CONTRACT, U256::from(12))),
         payload(
             1,
             USDT,
@@ -135,5 +136,50 @@ fn batch_outflow__should_show_each_row_where_the_contract_is_known() {
         ),
     ] {
         assert_eq!(other.batch_outflow(&known), None, "{other:?}");
+    }
+}
+
+#[test]
+fn batch_part__should_say_what_a_call_would_do_whatever_the_contract_is() {
+    let native = call(None);
+    let (chain, contract, part) = payload(5, BOB, 12, native.encode()).batch_part().unwrap();
+    assert_eq!((chain, contract), (5, BOB));
+    assert_eq!(part, BatchPart::Payment(native.clone()));
+    let allowance = payload(1, USDT, 0, approval(BOB, U256::from(12)));
+    let part = BatchPart::Allowance {
+        token: USDT,
+        amount: U256::from(12),
+    };
+    assert_eq!(allowance.batch_part(), Some((1, BOB, part)));
+    // Of a token that a known contract may take, and of no other.
+    let known = BatchContracts::from([(1, BOB)]);
+    let token = allowance.batch_allowance(&known).unwrap();
+    assert_eq!(token.to_string(), format!("evm:1/{USDT}"));
+    assert_eq!(allowance.batch_allowance(&BatchContracts::new()), None);
+    assert_eq!(
+        payload(1, BOB, 12, native.encode()).batch_allowance(&known),
+        None
+    );
+    for other in [
+        payload(1, BOB, 11, native.encode()),
+        payload(1, BOB, 0, vec![1, 2, 3]),
+        payload(1, USDT, 0, approval(BOB, U256::from(1))[..60].to_vec()),
+    ] {
+        assert_eq!(other.batch_part(), None, "{other:?}");
+    }
+}
+
+#[test]
+fn parse_contract__should_name_what_a_contract_of_a_chain_is() {
+    let text = format!("evm:1:{CONTRACT}");
+    assert_eq!(parse_contract(&text), Ok((1, CONTRACT)));
+    for wrong in [
+        "",
+        "evm:1",
+        "evm:0x00000000000000000000000000000000000000c0",
+        "tron:1:0x12",
+        "evm:1:0x12",
+    ] {
+        assert!(parse_contract(wrong).is_err(), "{wrong}");
     }
 }

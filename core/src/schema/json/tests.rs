@@ -406,6 +406,7 @@ fn encode__should_show_every_field() {
                 "signedTransaction": "", "pendingOperation": "",
                 "requiredApprovalCount": 0, "remainingApprovalCount": 0, "approvals": [],
                 "approvalExpiryTimestamp": "0", "approvalWanted": "", "approvalSubject": null,
+                "batchPaymentUuid": "",
             },
             "error": null,
         })

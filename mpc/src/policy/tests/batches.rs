@@ -127,3 +127,15 @@ fn batch_contract__should_be_a_custom_call_unless_it_is_named_for_that_chain() {
         assert!(fault.message().starts_with(sentence), "{wrong}: {fault}");
     }
 }
+
+#[test]
+fn allowance_for_a_batch_contract__should_be_of_a_listed_token() {
+    let listed = policy(&format!(
+        "batch_contracts = [\"evm:1:{CONTRACT}\"]\ncustom_calls = []\nonly_listed_assets = true\n\
+         limits = [{{ asset = \"evm:1\", per_request = \"1000000000000000000\" }}, \
+         {{ asset = \"evm:1/{TOKEN}\", per_request = \"10\" }}]"
+    ));
+    allowed(&listed, call(TOKEN, allowance(CONTRACT, 10)));
+    // Any contract takes such a call for what it likes.
+    refused(&listed, call(DAVE, allowance(CONTRACT, 10)), "amount: ");
+}

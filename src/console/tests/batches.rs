@@ -1,0 +1,576 @@
+//! Batch payments: from a file to signing requests that wait for people.
+
+use async_trait::async_trait;
+use covault_actors::{
+    chain_rpc::{
+        BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, FeeEstimate,
+        TokenFacts, TrackedTransaction, TransactionSighting,
+    },
+    operations::{CreateBatchPayment, GetBatchPayment, ListBatchPayments},
+};
+use covault_core::networks::{ChainData, Queries};
+
+use super::*;
+
+const CHAIN: u64 = 31_337;
+const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
+const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+const ETHER: &str = "1000000000000000000";
+
+/// A chain with a token of six decimals, and a wallet with one ether and two tokens.
+struct Chain;
+
+#[async_trait]
+impl ChainClient for Chain {
+    async fn chain_data(&self, _: &Queries, _: u64) -> Result<ChainData, ChainError> {
+        Err(ChainError::Unknown("not now".into()))
+    }
+
+    async fn broadcast(&self, _: &BroadcastRequest) -> BroadcastOutcome {
+        BroadcastOutcome::Unknown("not now".into())
+    }
+
+    async fn sightings(
+        &self,
+        transactions: &[TrackedTransaction],
+        _: u64,
+    ) -> Vec<Result<TransactionSighting, ChainError>> {
+        let unknown = |_| Err(ChainError::Unknown("not now".into()));
+        transactions.iter().map(unknown).collect()
+    }
+
+    async fn balance(&self, _: &str, token: Option<&str>) -> Result<String, ChainError> {
+        Ok(token.map_or(ETHER, |_| "2000000").to_owned())
+    }
+
+    async fn allowance(&self, _: &str, _: &str, _: &str) -> Result<String, ChainError> {
+        Ok("0".to_owned())
+    }
+
+    async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        let one = || FeeEstimate {
+            price: 1_000_000_000,
+            most_price: 1_000_000_000,
+            priority_price: Some(1),
+            transfer_fee: 21_000_000_000_000,
+        };
+        Ok([one(), one(), one()])
+    }
+
+    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+        match token {
+            TOKEN => Ok(TokenFacts {
+                decimals: 6,
+                symbol: "US\u{202e}DC".into(),
+            }),
+            _ => Err(ChainError::Unknown("it says nothing".into())),
+        }
+    }
+}
+
+/// A console with a chain, somebody who approves, and a wallet of the vault, whose rule is this.
+async fn world(mode: &str) -> (World, PersonWithPasskey, String, String) {
+    let chain = ChainKey::evm(CHAIN);
+    let chains = ChainClients::default().with(chain, Arc::new(Chain));
+    let chains = chains.with_batch_contract(chain, CONTRACT.into());
+    let world = World::with(0, chains).await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let people = [("treasurer", person.line.as_str())];
+    let vault = match mode {
+        "manual" => world.vault("treasury", 1, &people).await,
+        _ => {
+            let vault = world.vault("treasury", 1, &people).await;
+            let automatic = world.automatic_vault("fast").await;
+            assert_ne!(vault, automatic);
+            automatic
+        }
+    };
+    let from = world.wallet(&vault, "cash").await;
+    (world, person, vault, from)
+}
+
+/// A form as a browser sends it.
+fn form(fields: &[(&str, &str)], file: Option<&[u8]>) -> (String, String) {
+    let mut body = String::new();
+    for (name, value) in fields {
+        body +=
+            &format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+    }
+    if let Some(file) = file {
+        let file = String::from_utf8(file.to_vec()).unwrap();
+        body += &format!(
+            "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.csv\"\r\nContent-Type: text/csv\r\n\r\n{file}\r\n"
+        );
+    }
+    (
+        "multipart/form-data; boundary=x".to_owned(),
+        body + "--x--\r\n",
+    )
+}
+
+impl World {
+    /// What a browser posts without a script.
+    async fn send_form(&self, path: &str, cookie: &str, (kind, body): (String, String)) -> Said {
+        let cookie = format!("{}={cookie}", sessions::COOKIE);
+        let headers = [
+            ("cookie", cookie.as_str()),
+            ("origin", ORIGIN),
+            ("sec-fetch-site", "same-origin"),
+            ("content-type", kind.as_str()),
+        ];
+        self.send("POST", path, &headers, body).await
+    }
+
+    async fn act(&self, person: &PersonWithPasskey, path: &str, more: &str) -> Said {
+        let body = format!("form_token={}{more}", person.form_token);
+        let kind = "application/x-www-form-urlencoded".to_owned();
+        self.send_form(path, &person.cookie, (kind, body)).await
+    }
+
+    /// A vault whose requests nobody approves.
+    async fn automatic_vault(&self, name: &str) -> String {
+        let request = admin::CreateVaultRequest {
+            name: name.into(),
+            threshold: 2,
+            signers: (1..=3).map(|seed| signer(seed).openssh_line("")).collect(),
+            approvals: Some(admin::ApprovalRule {
+                mode: "automatic".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        loop {
+            let vault = self.call::<CreateVault>(&request).await.vault.unwrap();
+            if vault.ready {
+                return vault.uuid;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn batches_of(&self, vault: &str) -> usize {
+        let request = admin::ListBatchPaymentsRequest {
+            vault_uuid: vault.into(),
+            next: None,
+        };
+        self.call::<ListBatchPayments>(&request)
+            .await
+            .batch_payments
+            .len()
+    }
+
+    /// Of an API client.
+    async fn batch(&self, from: &str, amounts: &[&str], token: Option<&str>) -> String {
+        let recipients = (0_u64..)
+            .zip(amounts)
+            .map(|(row, amount)| wire::BatchPaymentRecipient {
+                address: format!("0x{:040x}", 0xa000 + row),
+                amount: (*amount).into(),
+                notes: Some("=<script>alert(1)</script>".into()),
+            });
+        let (recipients, from) = (recipients.collect(), from.to_owned());
+        let kind = match token {
+            None => wire::create_batch_payment_request::Type::EvmBatchSendNative(
+                wire::EvmBatchSendNative {
+                    chain_id: CHAIN,
+                    from,
+                    recipients,
+                },
+            ),
+            Some(token) => wire::create_batch_payment_request::Type::EvmBatchSendErc20(
+                wire::EvmBatchSendErc20 {
+                    chain_id: CHAIN,
+                    from,
+                    token_contract_address: token.into(),
+                    recipients,
+                },
+            ),
+        };
+        let request = wire::CreateBatchPaymentRequest {
+            name: "salaries".into(),
+            notes: None,
+            r#type: Some(kind),
+        };
+        let made = self.call::<CreateBatchPayment>(&request).await;
+        made.batch_payment.unwrap().uuid
+    }
+}
+
+#[tokio::test]
+async fn file__should_become_a_batch_whose_requests_wait_for_people() {
+    let (world, person, vault, from) = world("manual").await;
+    let page = world.get("/batches/new", &person.cookie).await;
+    assert_eq!(page.status, 200, "{}", page.text);
+    assert!(
+        page.text.contains(&from) && page.text.contains("31337"),
+        "{}",
+        page.text
+    );
+    let fields = |text: &'static str| {
+        let known = [
+            ("form_token", person.form_token.as_str()),
+            ("from", from.as_str()),
+            ("chain", "31337"),
+            ("token", ""),
+            ("unit", "whole"),
+            ("name", "May"),
+            ("text", text),
+            ("key", "0190aaaa-0000-7000-8000-000000000001"),
+        ];
+        known.to_vec()
+    };
+    // All that is wrong is named, and the rows are there to be mended.
+    let bad = "recipient,amount,notes\n0x00000000000000000000000000000000c0ffee19,0.25,rent\n0x12,1,\n               0x00000000000000000000000000000000c0ffee19,\"1,5\",=1+1\n";
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&fields(bad), None))
+        .await;
+    assert_eq!(said.status, 422, "{}", said.text);
+    for part in [
+        "2 mistakes",
+        "Row 3, recipient: ",
+        "Row 4, amount: <bdi>has a comma",
+        "paid in row 2 already",
+        "(text, no formula)",
+        "0.25 coins of this chain",
+        "250000000000000000",
+        "0x12,1,",
+    ] {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+    assert!(
+        !said.text.contains("Make the batch payment"),
+        "{}",
+        said.text
+    );
+    // Nor is anything made of it by who goes on all the same.
+    let said = world
+        .send_form("/batches", &person.cookie, form(&fields(bad), None))
+        .await;
+    assert_eq!((said.status, world.batches_of(&vault).await), (422, 0));
+    // The mended file: it counts before the text of the page.
+    let good = "\u{feff}recipient;amount;notes\r\n0x00000000000000000000000000000000c0ffee19;0.25;rent\r\n                0x00000000000000000000000000000000c0ffee19;0.25;again";
+    let said = world
+        .send_form(
+            "/batches/check",
+            &person.cookie,
+            form(&fields(bad), Some(good.as_bytes())),
+        )
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    assert!(
+        said.text
+            .contains("<strong>0.5 coins of this chain</strong> to 2 recipients"),
+        "{}",
+        said.text
+    );
+    assert_eq!(world.batches_of(&vault).await, 0);
+    // Who is paid twice must be meant to be.
+    let said = world
+        .send_form(
+            "/batches",
+            &person.cookie,
+            form(&fields(bad), Some(good.as_bytes())),
+        )
+        .await;
+    assert_eq!(
+        (said.status, world.batches_of(&vault).await),
+        (422, 0),
+        "{}",
+        said.text
+    );
+    let mut meant = fields(bad);
+    meant.push(("duplicates", "yes"));
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let form = form(&meant, Some(good.as_bytes()));
+        let said = world.send_form("/batches", &person.cookie, form).await;
+        assert_eq!(said.status, 303, "{}", said.text);
+        made.push(said.headers["location"].to_str().unwrap().to_owned());
+    }
+    // The form makes one batch however often it is sent.
+    assert_eq!((&made[0], world.batches_of(&vault).await), (&made[1], 1));
+
+    let page = world.get(&made[0], &person.cookie).await;
+    assert_eq!(page.status, 200, "{}", page.text);
+    for part in [
+        "waits for approval",
+        "by <bdi>treasurer</bdi>",
+        "1 rows pay a recipient",
+        "paid above already",
+        "<dt>Balance in coins</dt><dd>1 coins of this chain",
+        "<dt>Fee, about</dt><dd>0.00014 coins of this chain at most",
+        CONTRACT,
+        "Approve the batch",
+    ] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    let approve = format!("{}/approve", made[0]);
+    // Another total than the page has shown.
+    let said = world.act(&person, &approve, "&total=1").await;
+    assert_eq!(said.status, 409, "{}", said.text);
+    let said = world
+        .act(&person, &approve, "&total=500000000000000000")
+        .await;
+    assert_eq!(said.status, 303, "{}", said.text);
+    assert_eq!(said.headers["location"], made[0].as_str());
+    let again = world
+        .act(&person, &approve, "&total=500000000000000000")
+        .await;
+    assert_eq!(again.status, 409, "{}", again.text);
+    let page = world.get(&made[0], &person.cookie).await;
+    assert!(
+        page.text.contains("on its way") && page.text.contains("waits for approval"),
+        "{}",
+        page.text
+    );
+    // Its request says which batch it is of, and that the contract is the right one.
+    let request = page.text.split_once("href=\"/requests/").unwrap().1;
+    let request = request.split('"').next().unwrap();
+    let shown = world
+        .get(&format!("/requests/{request}"), &person.cookie)
+        .await;
+    for part in [
+        format!("href=\"{}\"", made[0]),
+        "which this service is configured with as batch contract".to_owned(),
+        "Notes of this service".to_owned(),
+        "0.25 coins of this chain".to_owned(),
+    ] {
+        assert!(shown.text.contains(&part), "{part}: {}", shown.text);
+    }
+    assert!(
+        !shown.text.contains("it may do more than what is listed"),
+        "{}",
+        shown.text
+    );
+    let list = world.get("/batches?state=on+its+way", &person.cookie).await;
+    assert!(
+        list.text.contains(&made[0]) && list.text.contains("Found 1 among 1"),
+        "{}",
+        list.text
+    );
+    let list = world.get("/batches?state=paid", &person.cookie).await;
+    assert!(!list.text.contains(&made[0]), "{}", list.text);
+}
+
+#[tokio::test]
+async fn client__should_not_pass_its_own_call_off_as_a_batch_payment() {
+    let (world, person, _, from) = world("manual").await;
+    let uuid = world.batch(&from, &["5", "7"], None).await;
+    // The batch's rows, in a call of somebody else's contract, or of the batch contract.
+    for (to, expected) in [
+        (TOKEN, "which is NOT the batch contract"),
+        (CONTRACT, "made it for no batch payment"),
+    ] {
+        let mut data = hex::decode("e63d38ed").unwrap();
+        let word = |number: u64| U256::from(number).to_be_bytes::<32>();
+        for number in [64, 160, 2, 0xa000, 0xa001, 2, 5, 7] {
+            data.extend(word(number));
+        }
+        let kind = wire::create_signing_request_request::Type::EvmSendCustom(wire::EvmSendCustom {
+            chain_id: CHAIN,
+            from: from.clone(),
+            to: to.into(),
+            value: "12".into(),
+            input: data,
+            ..Default::default()
+        });
+        let request = wire::CreateSigningRequestRequest {
+            notes: Some(format!("batch payment {uuid}: pays")),
+            r#type: Some(kind),
+            ..Default::default()
+        };
+        let made = world
+            .call::<CreateSigningRequest>(&request)
+            .await
+            .signing_request
+            .unwrap();
+        assert_eq!(made.batch_payment_uuid, "");
+        let shown = world
+            .get(&format!("/requests/{}", made.uuid), &person.cookie)
+            .await;
+        assert!(shown.text.contains(expected), "{expected}: {}", shown.text);
+        assert!(shown.text.contains("Notes of who asked"), "{}", shown.text);
+        assert!(!shown.text.contains("href=\"/batches/"), "{}", shown.text);
+    }
+}
+
+#[tokio::test]
+async fn batch__should_be_started_by_no_session_alone() {
+    let (world, person, vault, from) = world("automatic").await;
+    let uuid = world.batch(&from, &["5", "7"], None).await;
+    let path = format!("/batches/{uuid}");
+    let page = world.get(&path, &person.cookie).await;
+    assert!(page.text.contains("covault batch approve"), "{}", page.text);
+    assert!(!page.text.contains("Approve the batch"), "{}", page.text);
+    // Texts of others are shown as texts.
+    assert!(page.text.contains("=&#60;script&#62;"), "{}", page.text);
+    let said = world
+        .act(&person, &format!("{path}/approve"), "&total=12")
+        .await;
+    assert_eq!(said.status, 403, "{}", said.text);
+    // Who may only look sees it, and can do nothing.
+    for role in ["viewer", "operator"] {
+        let other = world.person(role, role, &[]).await;
+        let page = world.get(&path, &other.cookie).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        assert!(!page.text.contains("Reject it"), "{}", page.text);
+        for action in ["approve", "resume", "reject"] {
+            let said = world
+                .act(&other, &format!("{path}/{action}"), "&total=12")
+                .await;
+            assert_eq!(said.status, 403, "{role} {action}: {}", said.text);
+        }
+        assert_eq!(world.get("/batches/new", &other.cookie).await.status, 403);
+    }
+    let elsewhere = world
+        .vault("elsewhere", 1, &[("treasurer", &person.line)])
+        .await;
+    let stranger = world.person("stranger", "approver", &[&elsewhere]).await;
+    assert_eq!(world.get(&path, &stranger.cookie).await.status, 400);
+    let list = format!("/batches?vault={vault}");
+    assert_eq!(world.get(&list, &stranger.cookie).await.status, 404);
+    for (action, more) in [("approve", "&total=12"), ("reject", "")] {
+        let said = world
+            .act(&stranger, &format!("{path}/{action}"), more)
+            .await;
+        assert_eq!(said.status, 400, "{}", said.text);
+    }
+    // Another session's form, another site, no kind.
+    let said = world
+        .send_form(
+            &format!("{path}/reject"),
+            &person.cookie,
+            (
+                "application/x-www-form-urlencoded".into(),
+                "form_token=x".into(),
+            ),
+        )
+        .await;
+    assert_eq!(said.status, 403, "{}", said.text);
+    let (_, body) = form(&[("form_token", &person.form_token)], None);
+    let said = world
+        .send_form("/batches", &person.cookie, ("text/plain".into(), body))
+        .await;
+    assert_eq!(said.status, 415, "{}", said.text);
+    let said = world
+        .act(&person, &format!("{path}/reject"), "&reason=wrong+month")
+        .await;
+    assert_eq!(said.status, 303, "{}", said.text);
+    let page = world.get(&path, &person.cookie).await;
+    assert!(page.text.contains("rejected: wrong month"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn token_amounts__should_be_shown_beside_the_smallest_unit_and_what_is_missing_said() {
+    let (world, person, _, from) = world("manual").await;
+    let fields = |token: &'static str, unit: &'static str, text: &'static str| {
+        form(
+            &[
+                ("form_token", person.form_token.as_str()),
+                ("from", from.as_str()),
+                ("chain", "31337"),
+                ("token", token),
+                ("unit", unit),
+                ("text", text),
+            ],
+            None,
+        )
+    };
+    let rows = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,2.5\n";
+    let said = world
+        .send_form(
+            "/batches/check",
+            &person.cookie,
+            fields(TOKEN, "whole", rows),
+        )
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    for part in ["2500000", "2.5 US\\u{202e}DC", "6 decimals, as the token"] {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+    // A contract that says nothing: decimals are not guessed.
+    let said = world
+        .send_form(
+            "/batches/check",
+            &person.cookie,
+            fields(CONTRACT, "whole", rows),
+        )
+        .await;
+    assert_eq!(said.status, 422, "{}", said.text);
+    assert!(
+        said.text.contains("give the amounts in the smallest unit"),
+        "{}",
+        said.text
+    );
+    assert!(said.text.contains("c0ffee19,2.5"), "{}", said.text);
+    let units = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,2500000\n";
+    let said = world
+        .send_form(
+            "/batches/check",
+            &person.cookie,
+            fields(CONTRACT, "smallest", units),
+        )
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    let uuid = world.batch(&from, &["2500000", "1"], Some(TOKEN)).await;
+    let page = world.get(&format!("/batches/{uuid}"), &person.cookie).await;
+    for part in [
+        "2500001 of <bdi class=\"address\">evm:31337/",
+        "2.500001 US\\u{202e}DC",
+        "The wallet lacks 500001 of the token, in the smallest unit.",
+    ] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    let found = admin::GetBatchPaymentRequest { uuid };
+    let found = world
+        .call::<GetBatchPayment>(&found)
+        .await
+        .batch_payment
+        .unwrap();
+    assert_eq!(
+        (found.total.as_str(), found.batch_contract.as_str()),
+        ("2500001", CONTRACT)
+    );
+}
+
+#[tokio::test]
+async fn upload__should_be_bounded_and_254_rows_soon_checked() {
+    let (world, person, _, from) = world("manual").await;
+    let form_of = |file: String| {
+        let known = [
+            ("form_token", person.form_token.as_str()),
+            ("from", from.as_str()),
+            ("chain", "31337"),
+            ("unit", "smallest"),
+        ];
+        form(&known, Some(file.as_bytes()))
+    };
+    let notes = "n".repeat(500);
+    let rows = (0..254).map(|row| format!("0x{:040x},7,{notes}\n", 0xa000 + row));
+    let file = format!("recipient,amount,notes\n{}", rows.collect::<String>());
+    let said = world
+        .send_form("/batches/check", &person.cookie, form_of(file))
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    assert!(
+        said.text.contains(
+            "<strong>0.000000000000001778 coins of this chain</strong> to 254 recipients"
+        )
+    );
+    let file = format!("recipient,amount\n{}", "x".repeat(256 << 10));
+    let said = world
+        .send_form("/batches/check", &person.cookie, form_of(file))
+        .await;
+    assert_eq!(said.status, 422, "{}", said.status);
+    assert!(said.text.contains("is larger than 256 KiB"));
+    let file = "x".repeat(400 << 10);
+    let said = world
+        .send_form("/batches/check", &person.cookie, form_of(file))
+        .await;
+    assert_eq!(said.status, 413, "{}", said.text);
+    let many = vec![("a", "b"); 30];
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&many, None))
+        .await;
+    assert_eq!(said.status, 400, "{}", said.text);
+}
