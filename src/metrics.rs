@@ -260,13 +260,21 @@ impl PrometheusText {
                 self.sample(name, &labels, count);
             }
         }
-        let name = "covault_sweeps_oldest_pause_timestamp_seconds";
+        let name = "covault_sweeps_failed";
         self.family(
             name,
-            "When the sweep was first paused that waits for the longest",
+            "Deposit wallets that could not be looked at to be swept",
         );
         for (chain, counts) in sweeps {
-            if let Some(since_ms) = counts.oldest_pause_ms {
+            self.sample(name, &[("chain", &chain.to_string())], counts.failed);
+        }
+        let name = "covault_sweeps_oldest_wait_timestamp_seconds";
+        self.family(
+            name,
+            "Since when the sweep waits that has waited for the longest",
+        );
+        for (chain, counts) in sweeps {
+            if let Some(since_ms) = counts.oldest_wait_ms {
                 let seconds = since_ms / 1_000;
                 self.sample(name, &[("chain", &chain.to_string())], seconds);
             }

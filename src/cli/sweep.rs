@@ -65,7 +65,10 @@ pub enum Command {
         /// The most that a unit of gas may cost, in wei. Empty: any price.
         #[arg(long, value_name = "WEI")]
         max_gas_price: Option<String>,
-        /// For how many seconds a sweep may be paused before the log warns (86400).
+        /// The most coin that the gas wallet sends to a deposit wallet for a fee, in wei. Empty: no top-ups are made.
+        #[arg(long, value_name = "WEI")]
+        max_top_up: Option<String>,
+        /// For how many seconds a sweep may wait before the log warns (86400).
         #[arg(long, value_name = "SECONDS")]
         max_wait: Option<u32>,
         /// How fees of tokens are paid: topup.
@@ -217,6 +220,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             gas_wallet,
             max_cost_percent,
             max_gas_price,
+            max_top_up,
             max_wait,
             method,
             orchestrator,
@@ -232,6 +236,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 max_gas_price,
                 max_wait_seconds: max_wait,
                 method,
+                max_top_up,
             };
             let now = client.call::<SetSweepRules>(&request).await?;
             print_line(rules_text(&now.rules.unwrap_or_default()));
@@ -312,12 +317,13 @@ fn rules_text(rules: &admin::SweepRules) -> String {
         text => text.to_owned(),
     };
     format!(
-        "chain {}: {}\n  gas wallet      {}\n  most of the coin {} %\n  most per gas    {}\n  warns after     {} s\n  method          {}",
+        "chain {}: {}\n  gas wallet      {}\n  most of the coin {} %\n  most per gas    {}\n  most per top-up {}\n  warns after     {} s\n  method          {}",
         rules.chain_id,
         if rules.enabled { "swept" } else { "not swept" },
         or_none(&rules.gas_wallet, "-"),
         rules.max_cost_percent,
         or_none(&rules.max_gas_price, "any price"),
+        or_none(&rules.max_top_up, "-"),
         rules.max_wait_seconds,
         rules.method,
     )

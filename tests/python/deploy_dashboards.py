@@ -27,6 +27,7 @@ RARE = {
     "covault_deposits_stopped",
     "covault_deposits_reconciled_timestamp_seconds",
     "covault_deposits_traces",
+    "covault_sweeps_oldest_wait_timestamp_seconds",
     "covault_webhooks_waiting",
     "covault_console_wrong_tries_total",
 }

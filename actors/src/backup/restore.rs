@@ -94,6 +94,18 @@ impl ClientGate {
     }
 }
 
+/// Whether the store was restored from a backup, and no operator has let clients in since.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn waits_for_operator(services: &Services) -> Result<bool, Fault> {
+    let state = services.load::<RestoreState>(&rows::restore()).await?;
+    Ok(matches!(
+        state,
+        Some((RestoreState::Imported(_) | RestoreState::Held(_), _))
+    ))
+}
+
 /// Refuses a store into which a backup was restored by half, before anything is written to it.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use covault_core::{
     amount::parse_u256,
     audit::AuditChain,
     deposit::{
-        DepositNetwork, SweepRoute,
+        DepositNetwork, SweepRoute, SweepRules,
         transfer::{Account, FollowedChain},
     },
     fault::{Class, Fault},
@@ -14,13 +14,13 @@ use covault_core::{
     token::ApiToken,
 };
 
-use super::{message_of, sweep_token};
+use super::{message_of, reconcile, sweep_token};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     commands::caller::Caller,
     leases,
     services::Services,
-    store::{Batch, CommitError, Precondition, rows},
+    store::{Batch, CommitError, Precondition, rows, sweep_rows},
 };
 
 /// Most tokens of one sweep token on one chain: all are named in each question about a block.
@@ -81,6 +81,9 @@ pub async fn change(
     if token.revoked_at_ms.is_some() {
         return Err(Fault::field("token", "was revoked"));
     }
+    let rules = sweep_rows::rules(token.id, asset.chain);
+    let rules = services.load::<SweepRules>(&rules).await?;
+    let is_swept = rules.is_some_and(|(rules, _)| rules.enabled);
     if let Some(minimum) = minimum {
         // A slip of the pen would be told to nobody.
         let known = leases::unowned_chains(services).await?;
@@ -95,7 +98,12 @@ pub async fn change(
             };
             return Err(Fault::field("chainId", problem));
         }
-        parse_u256(minimum).map_err(|error| Fault::field("minimum", error))?;
+        let least = parse_u256(minimum).map_err(|error| Fault::field("minimum", error))?;
+        if is_swept && asset.contract.is_some() && least.is_zero() {
+            let problem = "must be above 0 where deposits are swept, and above the cost of a sweep: anybody can pay a \
+                           little to many wallets";
+            return Err(Fault::field("minimum", problem));
+        }
     }
     let key = rows::sweep_route(token.id, asset.chain.network());
     let (mut route, expect) = match services.load::<SweepRoute>(&key).await? {
@@ -121,6 +129,10 @@ pub async fn change(
                 ));
             }
             Err(error) => return Err(error.into()),
+        }
+        // With a lower minimum more is to be swept of what is there.
+        if is_swept {
+            reconcile::want(services, asset.chain).await?;
         }
     }
     message_of(services, token).await

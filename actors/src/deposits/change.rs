@@ -14,6 +14,7 @@ use covault_core::{
     ids::VaultId,
 };
 
+use super::routes::Routes;
 use crate::{
     audit::{AuditActor, AuditNote},
     services::{Services, skip_unreadable},
@@ -259,13 +260,13 @@ impl ChainChange {
         touched.after = after;
     }
 
-    /// Writes it all in one commit, with the cursor and what `more` adds.
+    /// Writes it all in one commit, with the cursor and what `more` adds. `routes` say what is swept.
     ///
     /// # Errors
     /// When the store cannot be read or written; nothing was changed then, as far as is known.
     pub async fn commit(
         &self,
-        services: &Services,
+        (services, routes): (&Services, &Routes),
         (chain, cursor): (FollowedChain, &CursorRow),
         expect: Precondition,
         more: impl Fn(&mut Batch) -> Result<(), Fault>,
@@ -273,6 +274,7 @@ impl ChainChange {
         // A notice can end only once, so this comes to an end.
         for _ in 0..self.notices.len().saturating_add(TRIES) {
             let mut batch = self.batch(services, chain, cursor, expect).await?;
+            self.add_due_sweeps(&mut batch, routes)?;
             more(&mut batch)?;
             match services.store.commit(batch).await {
                 Ok(()) => {
@@ -312,7 +314,6 @@ impl ChainChange {
             add_transfer(&mut batch, touched)?;
         }
         self.add_notices(&mut batch, services, now_ms).await?;
-        self.add_due_sweeps(&mut batch)?;
         self.add_audit(&mut batch, chain, now_ms)?;
         Ok(batch)
     }
@@ -375,14 +376,16 @@ impl ChainChange {
         Ok(())
     }
 
-    /// Deposit wallets that something was paid to for good: the sweeper looks at them.
-    fn add_due_sweeps(&self, batch: &mut Batch) -> Result<(), Fault> {
+    /// Deposit wallets that something was paid to for good which is swept: the sweeper looks at them. What is swept only
+    /// from later on, reconciliation finds.
+    fn add_due_sweeps(&self, batch: &mut Batch, routes: &Routes) -> Result<(), Fault> {
         let mut due = BTreeMap::new();
         for NewNotice { notice, .. } in &self.notices {
             let transfer = &notice.transfer;
             let is_paid = notice.stage == Stage::Finalized && !transfer.is_send;
-            if is_paid && transfer.owner.wallet.is_some() {
-                let asset = transfer.transfer.asset;
+            let (token, asset) = (transfer.owner.token, transfer.transfer.asset);
+            let is_swept = routes.swept_from(token, transfer.chain, asset).is_some();
+            if is_paid && is_swept && transfer.owner.wallet.is_some() {
                 let key = sweep_rows::due(transfer.chain, transfer.account(), asset);
                 due.insert(key, transfer.owner.clone());
             }

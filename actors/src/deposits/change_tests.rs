@@ -96,8 +96,13 @@ async fn confirmed(services: &Services) -> ChainChange {
         .unwrap();
     first.settle(&mut open, &view(9), usize::MAX).unwrap();
     let nothing = |_: &mut Batch| Ok(());
-    let cursor = cursor(10);
-    let written = first.commit(services, (CHAIN, &cursor), Precondition::Absent, nothing);
+    let (cursor, routes) = (cursor(10), Routes::default());
+    let written = first.commit(
+        (services, &routes),
+        (CHAIN, &cursor),
+        Precondition::Absent,
+        nothing,
+    );
     written.await.unwrap();
     let mut next = ChainChange::default();
     next.settle(&mut open, &view(10), usize::MAX).unwrap();
@@ -197,9 +202,14 @@ async fn end_of_a_webhook__should_be_heard_of_by_what_comes_after_it() {
     assert_eq!(refused, Err(CommitError::Conflict(key)));
     // The same, once more: it may be sent at once, and nothing is left between the two.
     let nothing = |_: &mut Batch| Ok(());
-    next.commit(&services, (CHAIN, &cursor(11)), expect, nothing)
-        .await
-        .unwrap();
+    next.commit(
+        (&services, &Routes::default()),
+        (CHAIN, &cursor(11)),
+        expect,
+        nothing,
+    )
+    .await
+    .unwrap();
     assert_eq!(count(&services, KeySpace::NoticeDue).await, 2);
     assert_eq!(count(&services, KeySpace::NoticeAfter).await, 0);
 }

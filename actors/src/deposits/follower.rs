@@ -590,7 +590,12 @@ impl Follow<'_> {
         };
         let nothing_more = |_: &mut Batch| Ok(());
         change
-            .commit(self.services, (self.chain, &cursor), expect, nothing_more)
+            .commit(
+                (self.services, self.routes),
+                (self.chain, &cursor),
+                expect,
+                nothing_more,
+            )
             .await?;
         match expect {
             Precondition::Version(version) => Ok(version.saturating_add(1)),

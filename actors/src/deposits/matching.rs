@@ -3,12 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
-    deposit::transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, TransferIndex},
+    deposit::transfer::{
+        Account, AddressOwner, DepositAddress, OwnedTransfer, Transfer, TransferIndex,
+    },
     fault::Fault,
 };
 
 use super::{follower::Follow, progress::FollowError};
-use crate::{chain_rpc::ChainBlock, store::deposit_rows};
+use crate::{
+    chain_rpc::ChainBlock,
+    store::{deposit_rows, sweep_rows},
+};
 
 /// Rows that one question to the store names.
 const KEYS: usize = 1_000;
@@ -76,9 +81,7 @@ impl Follow<'_> {
             if !transfer.moves_something() {
                 continue;
             }
-            if transfer.index == TransferIndex::Value
-                && self.routes.is_gas_account(self.chain, transfer.from)
-            {
+            if self.is_top_up(&transfer).await? {
                 transfer.index = TransferIndex::TopUp;
             }
             let is_fee = transfer.index == TransferIndex::Fee;
@@ -93,5 +96,17 @@ impl Follow<'_> {
             }
         }
         Ok(transfers)
+    }
+
+    /// Whether a sweep has asked a gas wallet for it, which is written before it is sent. All else that such a wallet pays is
+    /// a deposit as any other.
+    async fn is_top_up(&self, transfer: &Transfer) -> Result<bool, Fault> {
+        if transfer.index != TransferIndex::Value
+            || !self.routes.is_gas_account(self.chain, transfer.from)
+        {
+            return Ok(false);
+        }
+        let asked = sweep_rows::top_up(self.chain, transfer.to, &transfer.amount);
+        Ok(self.services.load::<()>(&asked).await?.is_some())
     }
 }

@@ -1,21 +1,23 @@
 //! Compares what the chain says that deposit wallets have with what is known of their transfers. What is more was paid in
 //! a way that nobody sees, as by a contract on nodes without traces, or was hidden: it is told. What is less is for people.
 
+mod wanted;
+
+pub use wanted::{begin, want};
+
 use std::collections::BTreeMap;
 
 use covault_core::{
-    audit::AuditChain,
+    amount::U256,
     deposit::{
-        DepositNetwork,
         balance::{Comparison, Ledger, unexplained},
         lifecycle::ChainView,
-        transfer::{
-            Account, AddressOwner, DepositAddress, FollowedChain, OwnedTransfer, TransferIndex,
-        },
+        transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, TransferIndex},
     },
-    fault::{Class, Fault},
+    fault::Fault,
 };
 
+use self::wanted::stored;
 use super::{
     beside::Beside,
     change::{ChainChange, OpenTransfers, may_be_included},
@@ -25,16 +27,13 @@ use super::{
     start,
 };
 use crate::{
-    audit::{AuditActor, AuditNote},
     chain_rpc::{BlockBalances, ChainError},
-    commands::caller::Caller,
-    services::{Services, skip_unreadable},
+    services::skip_unreadable,
     store::{
-        Batch, CommitError, Key, KeySpace, Precondition, Scan,
-        deposit_rows::{
-            self, BalanceRow, CursorRow, ReconciliationCounts, ReconciliationRow, TransferRow,
-        },
+        Batch, Key, KeySpace, Precondition, Scan,
+        deposit_rows::{self, BalanceRow, CursorRow, ReconciliationCounts, TransferRow},
         rows,
+        sweep_rows::{self, SweepDueRow},
     },
 };
 
@@ -48,62 +47,6 @@ const ADDRESSES: usize = 50;
 const DIFFERENCES: usize = 8;
 /// Rows that one question to the store names.
 const KEYS: usize = 1_000;
-
-/// Has all balances of a chain compared by the process that follows it.
-///
-/// # Errors
-/// [`Class::Invalid`] naming the field, [`Class::Conflict`] when the follower writes at the same time.
-pub async fn begin(
-    services: &Services,
-    caller: &Caller,
-    chain: FollowedChain,
-) -> Result<(), Fault> {
-    if chain.network() == DepositNetwork::Tron {
-        return Err(Fault::field(
-            "network",
-            "balances are not compared on TRON, whose nodes do not say what accounts had after a block",
-        ));
-    }
-    let cursor = deposit_rows::cursor(chain);
-    if services.load::<CursorRow>(&cursor).await?.is_none() {
-        return Err(Fault::field(
-            "chainId",
-            "is of a chain that is not followed",
-        ));
-    }
-    let key = deposit_rows::reconciliation(chain);
-    let (row, expect) = stored(services, &key).await?;
-    let row = ReconciliationRow {
-        is_wanted: true,
-        ..row
-    };
-    let mut batch = Batch::new();
-    batch.put(key.clone(), expect, rows::encode(&row)?);
-    let subject = format!("chain:{chain}");
-    AuditNote::new(&AuditActor::caller(caller), subject, "ReconciliationWanted").add_to(
-        &mut batch,
-        AuditChain::Service,
-        services.now_ms(),
-    )?;
-    match services.store.commit(batch).await {
-        Ok(()) => Ok(()),
-        Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
-            Class::Conflict,
-            "balances of the chain are being compared just now; retry",
-        )),
-        Err(error) => Err(error.into()),
-    }
-}
-
-async fn stored(
-    services: &Services,
-    key: &Key,
-) -> Result<(ReconciliationRow, Precondition), Fault> {
-    Ok(match services.load::<ReconciliationRow>(key).await? {
-        Some((row, version)) => (row, Precondition::Version(version)),
-        None => (ReconciliationRow::default(), Precondition::Absent),
-    })
-}
 
 /// What somebody has of a coin or token.
 struct Holding {
@@ -151,6 +94,8 @@ struct Finding {
     more: Vec<(u64, [u8; 32])>,
     /// How much is for people to look at; 0: nothing.
     unclear: [u8; 32],
+    /// Whether it is there and not explained, or missing.
+    is_more: bool,
 }
 
 fn ledger(base: [u8; 32], entries: &[Entry], to: u64) -> Ledger {
@@ -248,7 +193,7 @@ impl Follow<'_> {
             return Err(FollowError::Nodes(reason.into()));
         }
         let (mut change, mut told) = (ChainChange::default(), OpenTransfers::new());
-        let mut written = Vec::new();
+        let mut written = self.due_sweeps(&holdings, &found.balances).await?;
         for (holding, balance) in holdings.iter().zip(&found.balances) {
             // A token that gives none, as one that is no contract.
             let Some(balance) = *balance else { continue };
@@ -283,6 +228,7 @@ impl Follow<'_> {
                 balance: base,
                 restarts: row.restarts,
                 missing: finding.unclear,
+                is_more: finding.is_more,
             };
             written.push((holding.key.clone(), rows::encode(&after)?));
         }
@@ -310,7 +256,7 @@ impl Follow<'_> {
         };
         change
             .commit(
-                services,
+                (services, self.routes),
                 (self.chain, &cursor),
                 Precondition::Version(*version),
                 progress,
@@ -323,6 +269,37 @@ impl Follow<'_> {
             true => Progress::AtHead,
             false => Progress::Behind,
         })
+    }
+
+    /// The rows of what is to be swept and is not noted: of deposits from before it was swept, or wallets of which a node
+    /// has once named less.
+    async fn due_sweeps(
+        &self,
+        holdings: &[Holding],
+        balances: &[Option<[u8; 32]>],
+    ) -> Result<Vec<(Key, Vec<u8>)>, Fault> {
+        let there = holdings.iter().zip(balances).filter(|(holding, balance)| {
+            let minimum = (self.routes).swept_from(holding.owner.token, self.chain, holding.asset);
+            let balance = balance.map(U256::from_be_bytes).unwrap_or_default();
+            !balance.is_zero() && minimum.is_some_and(|minimum| minimum <= balance)
+        });
+        let there = there.map(|(holding, _)| {
+            let key = sweep_rows::due(self.chain, holding.account, holding.asset);
+            let owner = holding.owner.clone();
+            (key, SweepDueRow { owner })
+        });
+        let (keys, due): (Vec<_>, Vec<_>) = there.unzip();
+        let known = self.services.load_all::<SweepDueRow>(&keys).await?;
+        let mut new = Vec::new();
+        for ((key, due), known) in keys.into_iter().zip(due).zip(known) {
+            if skip_unreadable(known, "a wallet to be swept")?
+                .flatten()
+                .is_none()
+            {
+                new.push((key, rows::encode(&due)?));
+            }
+        }
+        Ok(new)
     }
 
     /// What the wallets of an address may have.
@@ -403,6 +380,7 @@ impl Follow<'_> {
         let mut finding = Finding {
             more: Vec::new(),
             unclear: [0; 32],
+            is_more: false,
         };
         loop {
             let rest = match ledger(base, &entries, at).compare(balance) {
@@ -428,7 +406,7 @@ impl Follow<'_> {
             // An old state with more than is there by now is not believed.
             let is_wrong = more.amount > rest;
             if is_wrong || (holding.asset.is_none() && may_be_fees(&entries, &more)) {
-                finding.unclear = rest;
+                (finding.unclear, finding.is_more) = (rest, true);
                 return Ok(finding);
             }
             let More { block, amount, .. } = more;
@@ -561,7 +539,7 @@ impl Follow<'_> {
         tracing::error!(
             chain = %self.chain, block, address = holding.account.text(network),
             token = holding.asset.map(|asset| asset.text(network)).unwrap_or_default(),
-            difference = covault_core::amount::U256::from_be_bytes(difference).to_string(),
+            difference = U256::from_be_bytes(difference).to_string(),
             "a deposit wallet has less than its transfers explain, or more by no more than fees that it has paid; look at it"
         );
     }

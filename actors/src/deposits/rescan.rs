@@ -216,7 +216,12 @@ impl Follow<'_> {
             Ok(())
         };
         change
-            .commit(self.services, (self.chain, &cursor), expect, progress)
+            .commit(
+                (self.services, &routes),
+                (self.chain, &cursor),
+                expect,
+                progress,
+            )
             .await?;
         if next.is_none() {
             tracing::info!(chain = %self.chain, last = row.last, "the rescan has come to its end");

@@ -113,7 +113,12 @@ impl Follow<'_> {
         };
         let expect = Precondition::Version(*version);
         change
-            .commit(self.services, (self.chain, &cursor), expect, done)
+            .commit(
+                (self.services, self.routes),
+                (self.chain, &cursor),
+                expect,
+                done,
+            )
             .await?;
         tracing::warn!(chain = %self.chain, from = row.from, "deposits are followed anew, as an operator has said");
         known.followed = Some((version.saturating_add(1), HeaderRing::new(header)));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
+    amount::{U256, parse_u256},
     deposit::{
         DepositNetwork, SweepRoute, SweepRules,
         transfer::{Account, AddressOwner, FollowedChain},
@@ -25,6 +26,8 @@ pub struct Routes {
     routes: BTreeMap<TokenId, SweepRoute>,
     /// The accounts that pay for sweeps, by chain.
     gas_accounts: BTreeSet<(FollowedChain, Account)>,
+    /// Whose deposits are swept on which chains.
+    swept: BTreeSet<(TokenId, FollowedChain)>,
 }
 
 impl Routes {
@@ -50,13 +53,51 @@ impl Routes {
             }
             next = scan.rest(&page);
         }
-        Ok(Self {
+        let mut all = Self {
             routes,
-            gas_accounts: gas_accounts(services).await?,
-        })
+            ..Self::default()
+        };
+        all.load_rules(services).await?;
+        Ok(all)
     }
 
-    /// Whether an account pays for sweeps on a chain, or has paid: what it sends is no deposit.
+    async fn load_rules(&mut self, services: &Services) -> Result<(), Fault> {
+        let mut next = Some(Scan::prefix(KeySpace::SweepRules, &[], PAGE));
+        while let Some(scan) = next {
+            let page = services.store.scan(&scan).await?;
+            for (key, row) in &page {
+                let Some((token, chain)) = sweep_rows::split_rules(key) else {
+                    continue;
+                };
+                let rules = rows::decode::<SweepRules>(&row.value);
+                let rules = skip_unreadable(rules, format_args!("how token {token} sweeps"))?;
+                let Some(rules) = rules else { continue };
+                if rules.enabled {
+                    self.swept.insert((token, chain));
+                }
+                let gas = rules.gas_accounts.into_iter();
+                self.gas_accounts
+                    .extend(gas.map(|account| (chain, account)));
+            }
+            next = scan.rest(&page);
+        }
+        Ok(())
+    }
+
+    /// The least amount of a coin or token that is swept from the wallets of an API token; `None`: it is not swept.
+    pub fn swept_from(
+        &self,
+        token: TokenId,
+        chain: FollowedChain,
+        asset: Option<Account>,
+    ) -> Option<U256> {
+        if !self.swept.contains(&(token, chain)) {
+            return None;
+        }
+        parse_u256(self.routes.get(&token)?.minimum(chain, asset)?).ok()
+    }
+
+    /// Whether an account pays for sweeps on a chain, or has paid: what sweeps have asked it for is no deposit.
     pub fn is_gas_account(&self, chain: FollowedChain, account: Account) -> bool {
         self.gas_accounts.contains(&(chain, account))
     }
@@ -101,25 +142,6 @@ impl Routes {
         let route = self.routes.get(&owner.token);
         route.is_some_and(|route| route.tokens(chain).any(|token| token == asset))
     }
-}
-
-async fn gas_accounts(services: &Services) -> Result<BTreeSet<(FollowedChain, Account)>, Fault> {
-    let mut accounts = BTreeSet::new();
-    let mut next = Some(Scan::prefix(KeySpace::SweepRules, &[], PAGE));
-    while let Some(scan) = next {
-        let page = services.store.scan(&scan).await?;
-        for (key, row) in &page {
-            let Some((token, chain)) = sweep_rows::split_rules(key) else {
-                continue;
-            };
-            let rules = rows::decode::<SweepRules>(&row.value);
-            let rules = skip_unreadable(rules, format_args!("how token {token} sweeps"))?;
-            let gas = rules.into_iter().flat_map(|rules| rules.gas_accounts);
-            accounts.extend(gas.map(|account| (chain, account)));
-        }
-        next = scan.rest(&page);
-    }
-    Ok(accounts)
 }
 
 /// USDT on TRON (TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t), of which watched addresses are told.

@@ -13,8 +13,11 @@ pub struct SweepCounts {
     pub moving: u64,
     /// Something must change first.
     pub paused: u64,
-    /// When the one that has been paused for the longest was first paused, in milliseconds since the Unix epoch.
-    pub oldest_pause_ms: Option<u64>,
+    /// Wallets that could not be looked at: a node or the store did not answer. Their sweeps are counted as well.
+    pub failed: u64,
+    /// Since when the one waits that has waited for the longest, for something to change or for a request of its, in
+    /// milliseconds since the Unix epoch.
+    pub oldest_wait_ms: Option<u64>,
 }
 
 impl SweepCounts {
@@ -27,13 +30,11 @@ impl SweepCounts {
                 SweepState::Funding { .. } | SweepState::Funded => &mut counts.funding,
                 SweepState::Moving { .. } => &mut counts.moving,
                 SweepState::Paused { .. } => &mut counts.paused,
-                SweepState::Swept { .. } => continue,
+                SweepState::Swept { .. } | SweepState::Gone => continue,
             };
             *count = count.saturating_add(1);
-            if matches!(job.state, SweepState::Paused { .. }) {
-                let oldest = counts.oldest_pause_ms.into_iter();
-                counts.oldest_pause_ms = oldest.chain(job.blocked_since_ms).min();
-            }
+            let oldest = counts.oldest_wait_ms.into_iter();
+            counts.oldest_wait_ms = oldest.chain(job.waits_since_ms()).min();
         }
         counts
     }

@@ -12,7 +12,7 @@ use covault_core::{
     wallet::{Wallet, WalletStatus},
 };
 
-use super::{assets::AssetName, route, sweep_token};
+use super::{assets::AssetName, reconcile, route, sweep_token};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     commands::caller::Caller,
@@ -42,6 +42,7 @@ pub async fn change(
         max_gas_price,
         max_wait_seconds,
         method,
+        max_top_up,
     } = request;
     let chain = AssetName::parse(&network, &chain_id, "")?.chain;
     if chain.network() == DepositNetwork::Tron {
@@ -63,6 +64,7 @@ pub async fn change(
         && gas_wallet.is_none()
         && max_cost_percent.is_none()
         && max_gas_price.is_none()
+        && max_top_up.is_none()
         && max_wait_seconds.is_none();
     if token.revoked_at_ms.is_some() && !is_switched_off {
         return Err(Fault::field("token", "was revoked"));
@@ -87,17 +89,11 @@ pub async fn change(
         }
         rules.max_cost_percent = percent;
     }
-    match max_gas_price.as_deref() {
-        None => {}
-        Some("") => rules.max_gas_price = None,
-        Some(text) => {
-            let price = parse_u128(text);
-            let price = price.map_err(|error| Fault::field("maxGasPrice", error))?;
-            if price == 0 {
-                return Err(Fault::field("maxGasPrice", "must be above 0"));
-            }
-            rules.max_gas_price = Some(price);
-        }
+    if let Some(text) = max_gas_price {
+        rules.max_gas_price = limit("maxGasPrice", &text)?;
+    }
+    if let Some(text) = max_top_up {
+        rules.max_top_up = limit("maxTopUp", &text)?;
     }
     if let Some(seconds) = max_wait_seconds {
         rules.max_wait_s = seconds.into();
@@ -131,6 +127,13 @@ pub async fn change(
                 .map(|price| price.to_string())
                 .unwrap_or_default(),
         )
+        .fact(
+            "maxTopUp",
+            rules
+                .max_top_up
+                .map(|most| most.to_string())
+                .unwrap_or_default(),
+        )
         .fact("maxWaitSeconds", rules.max_wait_s)
         .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
         match services.store.commit(batch).await {
@@ -143,11 +146,27 @@ pub async fn change(
             }
             Err(error) => return Err(error.into()),
         }
+        // What was paid before it was swept is not noted yet.
+        if rules.enabled && !before.enabled {
+            reconcile::want(services, chain).await?;
+        }
     }
     message_of(services, chain, &rules).await
 }
 
-/// Refuses to switch on what could not work.
+/// A limit as an operator writes it; `None` for an empty text.
+fn limit(field: &str, text: &str) -> Result<Option<u128>, Fault> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let limit = parse_u128(text).map_err(|error| Fault::field(field, error))?;
+    match limit {
+        0 => Err(Fault::field(field, "must be above 0")),
+        limit => Ok(Some(limit)),
+    }
+}
+
+/// Refuses to switch on what could not work, or what one node or anybody who pays a little could make dear.
 fn check_complete(
     rules: &SweepRules,
     route: &SweepRoute,
@@ -171,8 +190,18 @@ fn check_complete(
             "a token has the minimum 0: covault sweep asset add with a minimum above the cost of a sweep",
         );
     }
-    if !assets.tokens.is_empty() && rules.gas_wallet.is_none() {
+    if assets.tokens.is_empty() {
+        return Ok(());
+    }
+    if rules.gas_wallet.is_none() {
         return refused("gasWallet is not set: fees of tokens are paid from it");
+    }
+    // No price of a token is known here, so that nothing else holds what a sweep of it may cost.
+    if rules.max_top_up.is_none() {
+        return refused("maxTopUp is not set: the most coin that a deposit wallet gets for a fee");
+    }
+    if rules.max_gas_price.is_none() {
+        return refused("maxGasPrice is not set: nothing else holds the fee of a token's sweep");
     }
     Ok(())
 }
@@ -228,6 +257,7 @@ pub async fn message_of(
         gas_accounts: _,
         max_cost_percent,
         max_gas_price,
+        max_top_up,
         max_wait_s,
     } = rules;
     let gas_wallet = match gas_wallet {
@@ -246,6 +276,7 @@ pub async fn message_of(
         max_gas_price: max_gas_price
             .map(|price| price.to_string())
             .unwrap_or_default(),
+        max_top_up: max_top_up.map(|most| most.to_string()).unwrap_or_default(),
         max_wait_seconds: *max_wait_s,
         method: TOP_UP.to_owned(),
     })

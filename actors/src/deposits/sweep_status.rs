@@ -108,6 +108,7 @@ fn message(
         SweepState::Funded => ("funded", String::new(), None),
         SweepState::Moving { request, .. } => ("moving", String::new(), Some(request)),
         SweepState::Swept { .. } => ("swept", String::new(), None),
+        SweepState::Gone => ("gone", String::new(), None),
         SweepState::Paused { reason, .. } => ("paused", reason.to_string(), None),
     };
     admin::Sweep {

@@ -1,7 +1,12 @@
 //! The next step of the sweep of one deposit wallet.
 
 mod fees;
+mod gas_wallets;
 mod outcome;
+
+pub use gas_wallets::GasWallets;
+
+use std::sync::Arc;
 
 use covault_core::{
     amount::{U256, parse_u256},
@@ -24,7 +29,7 @@ use crate::{
     requests::sweep_claim::SweepClaim,
     services::Services,
     store::{
-        Batch, CommitError, Precondition,
+        Batch, CommitError, Key, Precondition,
         deposit_rows::{self, BalanceRow, CursorRow},
         rows, sweep_rows,
     },
@@ -62,6 +67,8 @@ pub struct SweptWallet {
     pub rules: SweepRules,
     /// Tokens first.
     pub due: Vec<DueAsset>,
+    /// What sweeps have asked the gas wallets for: that of all wallets of a look.
+    pub gas_wallets: Arc<GasWallets>,
 }
 
 /// A sweep as the store has it.
@@ -71,59 +78,81 @@ pub(super) struct StoredJob {
 }
 
 impl SweptWallet {
-    /// Goes on as far as it can now. The sweep that is not over then.
+    /// Goes on as far as it can now. `seen` becomes the sweep that is not over then, whatever else happens.
     ///
     /// # Errors
     /// When the store or a node does not answer; nothing was sent then that the store does not know of.
-    pub async fn advance(&self) -> Result<Option<SweepJob>, Fault> {
+    pub async fn advance(&self, seen: &mut Option<SweepJob>) -> Result<(), Fault> {
         for _ in 0..STEPS {
-            let stored = self.services.load(&self.key()).await?;
+            let stored = self.services.load::<SweepJob>(&self.key()).await?;
             let stored = stored.map(|(job, version)| StoredJob { job, version });
+            let open = stored.as_ref().filter(|stored| !stored.job.is_over());
+            *seen = open.map(|stored| stored.job.clone());
             let goes_on = match &stored {
                 Some(stored) if !stored.job.is_over() => self.go_on(stored).await,
                 over => self.begin(over.as_ref(), None).await,
             };
             match goes_on {
                 Ok(true) => {}
-                Ok(false) => return Ok(stored.map(|it| it.job).filter(|job| !job.is_over())),
+                Ok(false) => return Ok(()),
                 // The owner of the vault, or the follower, has written at the same time.
-                Err(fault) if *fault.class() == Class::Conflict => return Ok(None),
+                Err(fault) if *fault.class() == Class::Conflict => return Ok(()),
                 Err(fault) => return Err(fault),
             }
         }
-        Ok(None)
+        Ok(())
     }
 
-    pub(super) fn key(&self) -> crate::store::Key {
+    /// The key of its sweep.
+    pub fn key(&self) -> Key {
         sweep_rows::sweep(self.chain, self.account)
+    }
+
+    /// As its network writes it.
+    pub fn address(&self) -> String {
+        self.account.text(self.chain.network())
     }
 
     /// Whether there is more to do now.
     async fn go_on(&self, stored: &StoredJob) -> Result<bool, Fault> {
         let job = &stored.job;
         match &job.state {
-            SweepState::Swept { .. } => Ok(false),
+            SweepState::Swept { .. } | SweepState::Gone => Ok(false),
             SweepState::Funding { request } | SweepState::Moving { request, .. } => {
                 self.look_at_request(stored, *request).await
             }
-            SweepState::Paused { retry_at_ms, .. } => {
+            // What was sent is followed; nothing else is done where it is switched off.
+            _ if !self.rules.enabled => Ok(false),
+            SweepState::Paused {
+                retry_at_ms,
+                reason,
+            } => {
                 if self.services.now_ms() < *retry_at_ms {
                     return Ok(false);
                 }
-                // Another coin or token of the wallet may go first.
-                if job.may_be_replaced()
+                // Another coin or token of the wallet may go first. Gas is as dear for that, and once it is not, the coin
+                // of a top-up is to be there for the token.
+                if !matches!(reason, PauseReason::GasPrice { .. })
+                    && job.may_be_replaced()
                     && self.due.len() > 1
                     && self.begin(Some(stored), Some(job.asset)).await?
                 {
                     return Ok(true);
                 }
-                self.write(stored, job.step(SweepEvent::RetryDue)?).await
+                let now_ms = self.services.now_ms();
+                let next = job.step(SweepEvent::RetryDue, now_ms)?;
+                self.write(stored, next).await
             }
             SweepState::Due | SweepState::Funded => {
-                if job.may_be_replaced() && !self.is_worth(job.asset).await? {
-                    return self.begin(Some(stored), None).await;
+                let goes_on = match job.top_up {
+                    None => self.is_worth(job.asset).await?,
+                    // The gas wallet has paid for it, whatever the minimum is by now.
+                    Some(_) => self.minimum(job.asset).is_some(),
+                };
+                match goes_on {
+                    true => self.send(stored).await,
+                    false => self.begin(Some(stored), None).await,
                 }
-                self.send(stored).await
             }
         }
     }
@@ -161,6 +190,7 @@ impl SweptWallet {
         for due in rest.iter().chain(before) {
             // The nodes are not asked of what is never swept: anybody can pay a little coin to each wallet.
             let Some(minimum) = self.minimum(due.asset) else {
+                self.forget(due).await?;
                 continue;
             };
             // A token that does not say what there is of it does not hold up the others.
@@ -176,7 +206,7 @@ impl SweptWallet {
             }
             let now_ms = self.services.now_ms();
             let next = match last {
-                Some(last) if after.is_some() => last.job.instead(due.asset, now_ms),
+                Some(last) if !last.job.is_over() => last.job.instead(due.asset, now_ms),
                 last => {
                     let number = last.map_or(0, |last| last.job.number).saturating_add(1);
                     SweepJob::new(number, due.asset, now_ms)
@@ -247,6 +277,11 @@ impl SweptWallet {
         let (wallet, payload, event, what) = match plan {
             MovePlan::Nothing => return Ok(false),
             MovePlan::Pause(reason) => return self.pause(stored, reason).await,
+            MovePlan::Change(event) => {
+                let next = stored.job.step(event, self.services.now_ms())?;
+                self.tell(&next);
+                return self.write(stored, next).await;
+            }
             MovePlan::TopUp { payload, amount } => {
                 let gas_wallet = self.rules.gas_wallet.unwrap_or(self.wallet);
                 let event = SweepEvent::TopUpRequested {
@@ -263,16 +298,19 @@ impl SweptWallet {
                 (self.wallet, payload, event, "transfer to the target of")
             }
         };
+        let job = stored.job.step(event, self.services.now_ms())?;
+        let asks = job.top_up.filter(|top_up| top_up.request == id);
         let claim = SweepClaim {
             request: id,
             key: self.key(),
             version: stored.version,
-            job: stored.job.step(event)?,
+            job,
+            top_up: asks.map(|asks| sweep_rows::top_up(self.chain, self.account, &asks.amount)),
         };
         let notes = format!(
             "made by the service: {what} sweep {} of deposit wallet {}",
             stored.job.number,
-            self.account.text(self.chain.network()),
+            self.address(),
         );
         match self.admit(wallet, payload, claim, notes).await {
             Ok(()) => Ok(true),
@@ -319,39 +357,31 @@ impl SweptWallet {
         for asset in [asset, None] {
             let key = deposit_rows::balance(self.chain, self.account, asset);
             let found = self.services.load::<BalanceRow>(&key).await?;
-            if found.is_some_and(|(row, _)| row.missing != [0; 32]) {
+            if found.is_some_and(|(row, _)| row.missing != [0; 32] && !row.is_more) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Pauses the sweep, and tells operators once it has waited for too long.
+    /// Pauses the sweep.
     pub(super) async fn pause(
         &self,
         stored: &StoredJob,
         reason: PauseReason,
     ) -> Result<bool, Fault> {
         let now_ms = self.services.now_ms();
-        let next = stored.job.step(SweepEvent::Blocked { reason, now_ms })?;
-        self.tell(&next, now_ms);
-        self.write(stored, next).await?;
-        Ok(false)
+        let next = stored.job.step(SweepEvent::Blocked { reason }, now_ms)?;
+        self.tell(&next);
+        self.write(stored, next).await
     }
 
-    pub(super) fn tell(&self, job: &SweepJob, now_ms: u64) {
-        let SweepState::Paused { reason, .. } = &job.state else {
-            return;
-        };
-        let chain = self.chain;
-        let address = self.account.text(chain.network());
-        let waited_s = job
-            .blocked_since_ms
-            .map_or(0, |since| now_ms.saturating_sub(since))
-            / 1_000;
-        if waited_s >= self.rules.max_wait_s {
-            tracing::warn!(%chain, address, waited_s, %reason, "a sweep has waited for longer than maxWaitSeconds");
-        } else if job.pauses == 1 {
+    /// Tells the first pause in the log.
+    pub(super) fn tell(&self, job: &SweepJob) {
+        if let SweepState::Paused { reason, .. } = &job.state
+            && job.pauses == 1
+        {
+            let (chain, address) = (self.chain, self.address());
             tracing::info!(%chain, address, %reason, "a sweep is paused");
         }
     }
@@ -382,19 +412,27 @@ impl SweptWallet {
     }
 
     pub(super) async fn commit(&self, batch: Batch) -> Result<(), Fault> {
-        match self.services.store.commit(batch).await {
-            Ok(()) => Ok(()),
-            Err(CommitError::Conflict(_)) => Err(Fault::new(
-                Class::Conflict,
-                "the sweep was changed at the same time",
-            )),
-            Err(error) => Err(error.into()),
-        }
+        self.services
+            .store
+            .commit(batch)
+            .await
+            .map_err(commit_fault)
     }
 
     async fn look_at_request(&self, stored: &StoredJob, id: RequestId) -> Result<bool, Fault> {
         outcome::look(self, stored, id).await
     }
+}
+
+fn commit_fault(error: CommitError) -> Fault {
+    match error {
+        CommitError::Conflict(_) => changed_at_the_same_time(),
+        error => error.into(),
+    }
+}
+
+fn changed_at_the_same_time() -> Fault {
+    Fault::new(Class::Conflict, "the sweep was changed at the same time")
 }
 
 pub(super) fn unavailable(error: ChainError) -> Fault {

@@ -13,23 +13,28 @@ use std::{
 use covault_core::{
     deposit::{
         DepositNetwork, SweepRoute, SweepRules,
+        sweep::{SweepJob, SweepState},
         transfer::{Account, FollowedChain},
     },
     fault::Fault,
     ids::TokenId,
 };
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 
 use super::{
     route,
     sweep_counts::SweepCounts,
-    sweep_step::{DueAsset, SweptWallet},
+    sweep_step::{DueAsset, GasWallets, SweptWallet},
 };
 use crate::{
+    backup::restore,
+    chain_rpc::FollowPolicy,
     leases::LeaseScope,
     services::{Services, skip_unreadable},
     store::{
-        KeySpace, Scan, rows,
+        Key, KeySpace, Scan,
+        deposit_rows::{self, CursorRow},
+        rows,
         sweep_rows::{self, SweepDueRow},
     },
     tasks::contained,
@@ -40,102 +45,220 @@ use crate::{
 const PAGE: usize = 1_000;
 /// Wallets that are looked at at the same time: each asks the nodes.
 const AT_ONCE: usize = 8;
-/// The pause between two looks, where no chain is polled more often.
+/// The longest pause between two looks.
 const PAUSE_MS: u64 = 1_000;
+/// How often the log warns of sweeps that wait for too long, in milliseconds.
+const WARN_EVERY_MS: u64 = 60 * 60 * 1_000;
 
-/// Sweeps until the process ends.
-pub async fn run(vaults: VaultActors) {
-    let services = Arc::clone(&vaults.services);
-    let chains: Vec<_> = services
-        .chains
-        .followed()
-        .filter(|chain| chain.network() == DepositNetwork::Evm)
-        .collect();
-    if chains.is_empty() {
-        return;
-    }
-    let polls = chains
-        .iter()
-        .filter_map(|chain| services.chains.follow(*chain));
-    let pause_ms = polls.map(|(policy, _)| policy.poll_ms).min();
-    let pause = Duration::from_millis(pause_ms.unwrap_or(PAUSE_MS).min(PAUSE_MS));
-    let mut said = HashMap::new();
-    loop {
-        for chain in &chains {
-            let reason = match contained(look(&vaults, *chain)).await {
+/// Those of all chains whose deposits can be swept. Each works by itself: nodes that are silent hold up no other chain.
+pub fn of_all_chains(vaults: &VaultActors) -> Vec<ChainSweeper> {
+    let chains = vaults.services.chains.followed();
+    let chains = chains.filter(|chain| chain.network() == DepositNetwork::Evm);
+    let sweepers = chains.map(|chain| ChainSweeper {
+        vaults: vaults.clone(),
+        chain,
+        cursor_version: 0,
+        warned_at_ms: None,
+    });
+    sweepers.collect()
+}
+
+/// Sweeps the deposit wallets of one chain.
+pub struct ChainSweeper {
+    vaults: VaultActors,
+    chain: FollowedChain,
+    /// The version of the row of the newest block that was followed, at the last look: what is on its way arrives with
+    /// another one.
+    cursor_version: u64,
+    /// When the log last warned, in milliseconds of the monotonic clock.
+    warned_at_ms: Option<u64>,
+}
+
+/// A wallet after a look at it.
+struct Looked {
+    wallet: SweptWallet,
+    /// Its sweep, unless that is over.
+    job: Option<SweepJob>,
+    outcome: Result<(), Fault>,
+}
+
+impl ChainSweeper {
+    /// Sweeps until the process ends.
+    pub async fn run(mut self) {
+        let services = Arc::clone(&self.vaults.services);
+        let policy = services.chains.follow(self.chain);
+        let poll_ms = policy.map_or(FollowPolicy::default().poll_ms, |(policy, _)| {
+            policy.poll_ms
+        });
+        let pause = Duration::from_millis(poll_ms.min(PAUSE_MS));
+        let mut said = None;
+        loop {
+            let reason = match contained(self.look()).await {
                 Ok(()) => None,
                 Err(fault) => Some(format!("{fault:?}")),
             };
-            if reason.is_some() && said.get(chain) != Some(&reason) {
-                tracing::warn!(%chain, reason, "deposit wallets cannot be swept now; trying again");
+            if reason.is_some() && said != reason {
+                tracing::warn!(chain = %self.chain, reason, "deposit wallets cannot be swept now; trying again");
             }
-            said.insert(*chain, reason);
+            said = reason;
+            tokio::time::sleep(pause).await;
         }
-        tokio::time::sleep(pause).await;
+    }
+
+    /// Looks once at all wallets of which something may be swept.
+    async fn look(&mut self) -> Result<(), Fault> {
+        let services = Arc::clone(&self.vaults.services);
+        // Most services sweep nothing. Rules stay when they are switched off.
+        let any_rules = Scan::prefix(KeySpace::SweepRules, &[], 1);
+        if services.store.scan(&any_rules).await?.is_empty() {
+            let mut counts = services.counters.sweeps.lock();
+            counts.insert(self.chain, SweepCounts::default());
+            return Ok(());
+        }
+        // What was sent since the backup is not known yet, nor whether its targets still hold.
+        if restore::waits_for_operator(&services).await? {
+            return Ok(());
+        }
+        let cursor = deposit_rows::cursor(self.chain);
+        let cursor = services.load::<CursorRow>(&cursor).await?;
+        let cursor_version = cursor.map_or(0, |(_, version)| version);
+        let has_new_blocks = cursor_version != self.cursor_version;
+        let wallets = self.wallets().await?;
+        let now_ms = services.now_ms();
+        let looked = stream::iter(wallets)
+            .map(|(wallet, job)| look_at(wallet, job, has_new_blocks, now_ms).boxed())
+            .buffer_unordered(AT_ONCE);
+        let looked: Vec<_> = looked.collect().await;
+        let failed = looked.iter().filter(|looked| looked.outcome.is_err());
+        let failed = u64::try_from(failed.count()).unwrap_or(u64::MAX);
+        let counts = SweepCounts::of(looked.iter().filter_map(|looked| looked.job.as_ref()));
+        let counts = SweepCounts { failed, ..counts };
+        services.counters.sweeps.lock().insert(self.chain, counts);
+        self.warn(&looked);
+        let outcomes = looked.into_iter().map(|looked| looked.outcome);
+        // The first is told for all: nodes that do not answer, or a store that is away, are the same for each.
+        outcomes.into_iter().collect::<Result<(), Fault>>()?;
+        self.cursor_version = cursor_version;
+        Ok(())
+    }
+
+    /// The wallets whose vault is here and whose deposits have rules, with their sweeps that are not over.
+    async fn wallets(&self) -> Result<Vec<(SweptWallet, Option<SweepJob>)>, Fault> {
+        let (services, chain) = (&self.vaults.services, self.chain);
+        let mut configured: HashMap<TokenId, Option<(SweepRoute, SweepRules)>> = HashMap::new();
+        let gas_wallets: Arc<GasWallets> = Arc::default();
+        let mut wallets = Vec::new();
+        for ((account, token), assets) in load_due(services, chain).await? {
+            let Some((wallet, vault)) = assets.first().and_then(|due| due.owner.wallet) else {
+                continue;
+            };
+            let Some(lease) = services.held_leases.get(LeaseScope::Vault(vault)) else {
+                continue;
+            };
+            let found = match configured.get(&token) {
+                Some(known) => known.clone(),
+                None => {
+                    let key = sweep_rows::rules(token, chain);
+                    let rules = services.load::<SweepRules>(&key).await?;
+                    let route = route(services, token, chain.network()).await?;
+                    let found = rules.map(|(rules, _)| (route, rules));
+                    configured.insert(token, found.clone());
+                    found
+                }
+            };
+            let Some((route, rules)) = found else {
+                continue;
+            };
+            wallets.push(SweptWallet {
+                vaults: self.vaults.clone(),
+                services: services.with_lease(lease),
+                chain,
+                account,
+                wallet,
+                vault,
+                token,
+                route,
+                rules,
+                due: assets,
+                gas_wallets: Arc::clone(&gas_wallets),
+            });
+        }
+        let mut jobs = Vec::new();
+        for some in wallets.chunks(PAGE) {
+            for job in services.load_all::<SweepJob>(&keys(some)).await? {
+                // One that cannot be read is told where it is looked at.
+                jobs.push(job.ok().flatten().filter(|job| !job.is_over()));
+            }
+        }
+        for (wallet, job) in wallets.iter().zip(&jobs) {
+            if let (Some(gas_wallet), Some(job)) = (wallet.rules.gas_wallet, job) {
+                gas_wallets.promised(gas_wallet, job);
+            }
+        }
+        Ok(wallets.into_iter().zip(jobs).collect())
+    }
+
+    /// Warns of sweeps that wait for too long: once for all of the chain, as there may be thousands.
+    fn warn(&mut self, looked: &[Looked]) {
+        let services = &self.vaults.services;
+        let (now_ms, chain) = (services.now_ms(), self.chain);
+        let waiting = looked.iter().filter_map(|looked| {
+            let since_ms = looked.job.as_ref()?.waits_since_ms()?;
+            let waited_s = now_ms.saturating_sub(since_ms) / 1_000;
+            (waited_s >= looked.wallet.rules.max_wait_s).then_some((waited_s, looked))
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let Some((waited_s, longest)) = waiting.iter().max_by_key(|(waited_s, _)| waited_s) else {
+            self.warned_at_ms = None;
+            return;
+        };
+        let elapsed_ms = services.monotonic.elapsed_ms();
+        let is_due = |at_ms: u64| elapsed_ms.saturating_sub(at_ms) >= WARN_EVERY_MS;
+        if !self.warned_at_ms.is_none_or(is_due) {
+            return;
+        }
+        self.warned_at_ms = Some(elapsed_ms);
+        let (address, sweeps) = (longest.wallet.address(), waiting.len());
+        let reason = match longest.job.as_ref().map(|job| &job.state) {
+            Some(SweepState::Paused { reason, .. }) => reason.to_string(),
+            _ => "its request is not done".to_owned(),
+        };
+        tracing::warn!(%chain, sweeps, address, waited_s, reason, "sweeps have waited for longer than maxWaitSeconds; the one that has for the longest:");
     }
 }
 
-/// Looks once at all wallets of a chain of which something may be swept.
-async fn look(vaults: &VaultActors, chain: FollowedChain) -> Result<(), Fault> {
-    let services = &vaults.services;
-    // Most services sweep nothing, and have a row for each wallet that was paid. Rules stay when they are switched off.
-    let any_rules = Scan::prefix(KeySpace::SweepRules, &[], 1);
-    if services.store.scan(&any_rules).await?.is_empty() {
-        let none = SweepCounts::default();
-        services.counters.sweeps.lock().insert(chain, none);
-        return Ok(());
+fn keys(wallets: &[SweptWallet]) -> Vec<Key> {
+    wallets.iter().map(|wallet| wallet.key()).collect()
+}
+
+async fn look_at(
+    wallet: SweptWallet,
+    mut job: Option<SweepJob>,
+    has_new_blocks: bool,
+    now_ms: u64,
+) -> Looked {
+    let outcome = match &job {
+        Some(job) if !may_go_on(job, has_new_blocks, now_ms) => Ok(()),
+        _ => contained(wallet.advance(&mut job)).await,
+    };
+    if let Err(fault) = &outcome {
+        let (chain, address) = (wallet.chain, wallet.address());
+        tracing::debug!(%chain, address, ?fault, "a deposit wallet cannot be swept now");
     }
-    let due = load_due(services, chain).await?;
-    let mut configured: HashMap<TokenId, Option<(SweepRoute, SweepRules)>> = HashMap::new();
-    let mut wallets = Vec::new();
-    for ((account, token), assets) in due {
-        let Some((wallet, vault)) = assets.first().and_then(|due| due.owner.wallet) else {
-            continue;
-        };
-        let Some(lease) = services.held_leases.get(LeaseScope::Vault(vault)) else {
-            continue;
-        };
-        let found = match configured.get(&token) {
-            Some(known) => known.clone(),
-            None => {
-                let key = sweep_rows::rules(token, chain);
-                let rules = services.load::<SweepRules>(&key).await?;
-                let route = route(services, token, chain.network()).await?;
-                let found = rules.map(|(rules, _)| (route, rules));
-                configured.insert(token, found.clone());
-                found
-            }
-        };
-        let Some((route, rules)) = found else {
-            continue;
-        };
-        wallets.push(SweptWallet {
-            vaults: vaults.clone(),
-            services: services.with_lease(lease),
-            chain,
-            account,
-            wallet,
-            vault,
-            token,
-            route,
-            rules,
-            due: assets,
-        });
+    Looked {
+        wallet,
+        job,
+        outcome,
     }
-    let swept = stream::iter(wallets).map(|wallet| async move {
-        let done = contained(wallet.advance()).await;
-        done.map_err(|fault| {
-            let address = wallet.account.text(chain.network());
-            tracing::debug!(%chain, address, ?fault, "a deposit wallet cannot be swept now");
-            fault
-        })
-    });
-    let swept: Vec<_> = swept.buffer_unordered(AT_ONCE).collect().await;
-    let jobs = swept.iter().filter_map(|done| done.as_ref().ok()?.as_ref());
-    let counts = SweepCounts::of(jobs);
-    services.counters.sweeps.lock().insert(chain, counts);
-    // The first is told for all: nodes that do not answer, or a store that is away, are the same for each.
-    swept.into_iter().try_for_each(|done| done.map(|_| ()))
+}
+
+/// Whether there may be something to do for a sweep that is not over.
+fn may_go_on(job: &SweepJob, has_new_blocks: bool, now_ms: u64) -> bool {
+    match job.state {
+        SweepState::Paused { retry_at_ms, .. } => retry_at_ms <= now_ms,
+        SweepState::Funding { .. } | SweepState::Moving { .. } => has_new_blocks,
+        SweepState::Due | SweepState::Funded | SweepState::Swept { .. } | SweepState::Gone => true,
+    }
 }
 
 /// What may be swept on a chain, by wallet.

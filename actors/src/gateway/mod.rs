@@ -177,7 +177,9 @@ impl Gateway {
             services.tasks.spawn(speed_ups);
             services.tasks.spawn(gaps::run(vaults.clone(), suspected));
             services.tasks.spawn(driver::run(vaults.clone()));
-            services.tasks.spawn(sweeper::run(vaults.clone()));
+            for sweeper in sweeper::of_all_chains(&vaults) {
+                services.tasks.spawn(sweeper.run());
+            }
         }
         let max_commands = services.settings.max_commands;
         let gateway = Self {

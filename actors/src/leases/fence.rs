@@ -184,6 +184,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::SweepDue
         | KeySpace::Sweep
         | KeySpace::SweepTotal
+        | KeySpace::SweepTopUp
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName

@@ -1,7 +1,10 @@
 use async_trait::async_trait;
 use covault_core::{
     audit::AuditChain,
-    deposit::{DepositNetwork, SweepRoute, Webhook},
+    deposit::{
+        DepositNetwork, SweepRoute, SweepRules, Webhook,
+        transfer::{Account, DepositAddress},
+    },
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
     schema::admin,
@@ -15,15 +18,17 @@ use crate::{
     deposits::{self, sweep_token},
     services::Services,
     store::{
-        Batch, CommitError, Precondition,
+        Batch, CommitError, Precondition, Scan,
         deposit_rows::{self, WebhookSecretRow},
-        rows,
+        rows, sweep_rows,
     },
     webhooks::{TargetRules, WebhookSecret},
 };
 
 /// Most characters of a webhook's URL.
 const MAX_URL: usize = 2_000;
+/// Rows that one scan reads.
+const PAGE: usize = 100;
 
 /// Changes what a sweep token has configured for one network.
 pub struct ConfigureSweep;
@@ -77,6 +82,7 @@ impl Operation for ConfigureSweep {
             let target = network
                 .parse_target(&target)
                 .map_err(|fault| Fault::field("target", fault.message()))?;
+            check_target(services, token.id, network, &target).await?;
             route.target = Some(target);
         }
         if let Some(webhook) = webhook {
@@ -133,6 +139,45 @@ impl Operation for ConfigureSweep {
             }),
         })
     }
+}
+
+/// Refuses a target from which it would be swept again, or which pays for the sweeps.
+async fn check_target(
+    services: &Services,
+    token: TokenId,
+    network: DepositNetwork,
+    target: &str,
+) -> Result<(), Fault> {
+    let account = Account::parse(network, target);
+    let account = account.ok_or_else(|| Fault::bug("a target that cannot be read"))?;
+    let key = deposit_rows::deposit_address(network, account);
+    let known = services.load::<DepositAddress>(&key).await?;
+    let owners = known.map(|(known, _)| known.owners).unwrap_or_default();
+    // One that is only watched may be.
+    if owners.iter().any(|owner| owner.wallet.is_some()) {
+        return Err(Fault::field("target", "is a deposit wallet"));
+    }
+    let all = sweep_rows::rules_of(token);
+    let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        for (key, row) in &page {
+            let chain = sweep_rows::split_rules(key).map(|(_, chain)| chain);
+            let Some(chain) = chain.filter(|chain| chain.network() == network) else {
+                continue;
+            };
+            let rules = rows::decode::<SweepRules>(&row.value)?;
+            let Some(gas_wallet) = rules.gas_wallet else {
+                continue;
+            };
+            if services.wallet(gas_wallet).await?.0.address == target {
+                let problem = format!("is the gas wallet of the sweeps on {chain}");
+                return Err(Fault::field("target", problem));
+            }
+        }
+        next = scan.rest(&page);
+    }
+    Ok(())
 }
 
 /// A secret for the webhooks of the token, when it has none and needs one, or wants another.

@@ -18,6 +18,9 @@ pub struct SweepClaim {
     pub version: u64,
     /// What it becomes.
     pub job: SweepJob,
+    /// The row that says how much coin the gas wallet is asked for, where it is: by it a follower knows that what arrives is
+    /// no deposit.
+    pub top_up: Option<Key>,
 }
 
 impl SweepClaim {
@@ -28,7 +31,18 @@ impl SweepClaim {
     pub fn add_to(&self, batch: &mut Batch) -> Result<(), Fault> {
         let expect = Precondition::Version(self.version);
         batch.put(self.key.clone(), expect, rows::encode(&self.job)?);
+        if let Some(top_up) = &self.top_up {
+            batch.put(top_up.clone(), Precondition::Any, rows::encode(&())?);
+        }
         Ok(())
+    }
+
+    /// It waits to be stored: what came of it is seen in a moment.
+    pub fn being_made() -> Fault {
+        Fault::new(
+            Class::Conflict,
+            "the same request of the sweep is being made",
+        )
     }
 
     /// Somebody else was faster.

@@ -73,7 +73,7 @@ pub struct ReconciliationCounts {
 }
 
 /// What a deposit wallet has of a coin or token, beside what is known of its transfers. Nothing is to be swept from it
-/// while something is missing.
+/// while less is there than they explain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BalanceRow {
     /// The newest block after which its transfers have explained the balance; 0 when they never did.
@@ -85,6 +85,8 @@ pub struct BalanceRow {
     /// How much is for people to look at, big-endian; 0: nothing. It is missing, or it is more, and no more than fees that
     /// were paid.
     pub missing: [u8; 32],
+    /// Whether it is more.
+    pub is_more: bool,
 }
 
 /// Where a transfer stands.

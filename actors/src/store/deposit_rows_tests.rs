@@ -85,6 +85,7 @@ fn rows_of_deposits__should_load_for_ever() {
         balance: [33; 32],
         restarts: 34,
         missing: [35; 32],
+        is_more: true,
     };
     check("balance-check-v1", &balance);
     check("chain-start-v1", &ChainStartRow { since_ms: 3 });

@@ -153,13 +153,16 @@ pub enum KeySpace {
     RequestBatch = 74,
     /// Wallet id, chain id, contract of a token -> id of the batch payment that sets its allowance now.
     AllowanceBatch = 75,
+    /// Chain, address, amount -> nothing: what sweeps of a deposit wallet have asked its gas wallet for. Never deleted: what
+    /// is looked through again must not be told as a deposit.
+    SweepTopUp = 76,
     /// Request id -> nothing: a request that failed without signatures after signers were asked for them.
     AskedRequest = 80,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 73] = [
+    pub const ALL: [Self; 74] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -232,6 +235,7 @@ impl KeySpace {
         Self::SweepTotal,
         Self::RequestBatch,
         Self::AllowanceBatch,
+        Self::SweepTopUp,
         Self::AskedRequest,
     ];
 

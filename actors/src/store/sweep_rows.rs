@@ -72,6 +72,11 @@ pub fn sweep(chain: FollowedChain, account: Account) -> Key {
     Key::new(KeySpace::Sweep, &[&chain.key(), &account.0])
 }
 
+/// [`KeySpace::SweepTopUp`].
+pub fn top_up(chain: FollowedChain, account: Account, amount: &[u8; 32]) -> Key {
+    Key::new(KeySpace::SweepTopUp, &[&chain.key(), &account.0, amount])
+}
+
 /// The part of [`KeySpace::Transfer`] that a transaction has.
 pub fn transfers_of(chain: FollowedChain, tx: &[u8; 32]) -> Key {
     Key::new(KeySpace::Transfer, &[&chain.key(), tx])
@@ -106,7 +111,7 @@ mod tests {
     use covault_core::{
         deposit::{
             SweepRules,
-            sweep::{PauseReason, SweepJob, SweepState},
+            sweep::{PauseReason, SweepJob, SweepState, TopUp},
         },
         ids::{RequestId, VaultId, WalletId},
     };
@@ -124,6 +129,7 @@ mod tests {
                 gas_accounts: vec![Account([2; 20])],
                 max_cost_percent: 3,
                 max_gas_price: Some(4),
+                max_top_up: Some(6),
                 max_wait_s: 5,
             },
         );
@@ -146,6 +152,7 @@ mod tests {
             ("funded", SweepState::Funded),
             ("moving", SweepState::Moving { request, amount }),
             ("swept", SweepState::Swept { amount }),
+            ("gone", SweepState::Gone),
             ("paused-price", paused(PauseReason::GasPrice { price: 9 })),
             ("paused-cost", paused(PauseReason::Cost)),
             ("paused-gas-wallet", paused(PauseReason::GasWalletEmpty)),
@@ -159,13 +166,22 @@ mod tests {
                 "paused-unavailable",
                 paused(PauseReason::Unavailable("no".into())),
             ),
+            (
+                "paused-top-up",
+                paused(PauseReason::TopUpTooLarge { wanted: amount }),
+            ),
         ] {
             let job = SweepJob {
                 number: 1,
                 asset: Some(Account([2; 20])),
                 began_at_ms: 3,
                 requests: 4,
-                top_up: Some([5; 32]),
+                top_up: Some(TopUp {
+                    request,
+                    amount: [5; 32],
+                }),
+                lost_top_up: Some([9; 32]),
+                since_ms: 8,
                 blocked_since_ms: Some(6),
                 pauses: 7,
                 state,

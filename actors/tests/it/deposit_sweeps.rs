@@ -1,8 +1,12 @@
 //! Deposits that are swept, on anvil: what arrives, what is left, what waits, and that nothing is sent twice.
 
-use covault_actors::operations::{AddSweepAsset, ConfigureSweep, GetSweepStatus, SetSweepRules};
+use covault_actors::{
+    gateway::SweepCounts,
+    operations::{AddSweepAsset, ConfigureSweep, GetSweepStatus, SetSweepRules},
+};
 use covault_core::{
     amount::U256,
+    deposit::transfer::FollowedChain,
     schema::admin::{
         AddSweepAssetRequest, ConfigureSweepRequest, GetSweepStatusRequest, SetSweepRulesRequest,
         Sweep, SweepStatus,
@@ -11,25 +15,25 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use crate::{
-    deposit_chain::{Receiver, Shop, TARGET, USDT, node, pay, pay_token},
+    deposit_chain::{Receiver, Shop, TARGET, USDT, node, pay, pay_token, world},
     evm_anvil::Anvil,
-    world::{CHAIN, admin, call, evm_wallet, vault},
+    world::{CHAIN, World, admin, call, evm_wallet, vault},
 };
 
 /// A token that keeps balances: `balanceOf` and `transfer`, and whoever calls it with recipient and amount alone makes
 /// new ones.
-const ERC20: &str = "0x60003560e01c806370a0823114610077578063a9059cbb1461005e576020356000355b80548201815581600052337fddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef60206000a3600160005260206000f35b6024353354818110610084578190033355600435610022565b6004355460005260206000f35b60006000fd";
+pub const ERC20: &str = "0x60003560e01c806370a0823114610077578063a9059cbb1461005e576020356000355b80548201815581600052337fddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef60206000a3600160005260206000f35b6024353354818110610084578190033355600435610022565b6004355460005260206000f35b60006000fd";
 /// Paid to a wallet as coin.
-const COIN: u64 = 10_000_000_000_000_000;
+pub const COIN: u64 = 10_000_000_000_000_000;
 /// More than the longest pause before something is tried again.
-const PAUSE_MS: u64 = 3_700_000;
+pub const PAUSE_MS: u64 = 3_700_000;
 
 fn number(value: &Value) -> U256 {
     let digits = value.as_str().unwrap().trim_start_matches("0x");
     U256::from_str_radix(digits, 16).unwrap()
 }
 
-async fn coin_of(anvil: &Anvil, address: &str) -> U256 {
+pub async fn coin_of(anvil: &Anvil, address: &str) -> U256 {
     number(
         &anvil
             .call("eth_getBalance", json!([address, "latest"]))
@@ -37,14 +41,14 @@ async fn coin_of(anvil: &Anvil, address: &str) -> U256 {
     )
 }
 
-async fn tokens_of(anvil: &Anvil, address: &str) -> U256 {
+pub async fn tokens_of(anvil: &Anvil, address: &str) -> U256 {
     let data = format!("0x70a08231{:0>64}", address.trim_start_matches("0x"));
     let question = json!([{"to": USDT, "data": data}, "latest"]);
     number(&anvil.call("eth_call", question).await)
 }
 
 /// Transactions that an address has sent.
-async fn sent(anvil: &Anvil, address: &str) -> u64 {
+pub async fn sent(anvil: &Anvil, address: &str) -> u64 {
     let count = anvil.call("eth_getTransactionCount", json!([address, "latest"]));
     number(&count.await).to()
 }
@@ -67,7 +71,7 @@ async fn fees_of(anvil: &Anvil, address: &str) -> U256 {
 }
 
 /// The rules of a shop, changed.
-async fn rules(shop: &Shop, change: SetSweepRulesRequest) -> Result<(), String> {
+pub async fn rules(shop: &Shop, change: SetSweepRulesRequest) -> Result<(), String> {
     let request = SetSweepRulesRequest {
         token: shop.token.clone(),
         network: "EVM".into(),
@@ -78,22 +82,59 @@ async fn rules(shop: &Shop, change: SetSweepRulesRequest) -> Result<(), String> 
     done.map(|_| ()).map_err(|fault| fault.message().to_owned())
 }
 
-async fn status(shop: &Shop) -> SweepStatus {
+pub async fn status(shop: &Shop) -> SweepStatus {
     let token = shop.token.clone();
     let request = GetSweepStatusRequest { token };
     let status = call::<GetSweepStatus>(&shop.gateway, &admin(), request).await;
     status.unwrap().chains.remove(0)
 }
 
-async fn sweep_of(shop: &Shop, address: &str) -> Option<Sweep> {
+pub async fn sweep_of(shop: &Shop, address: &str) -> Option<Sweep> {
     let sweeps = status(shop).await.sweeps;
     sweeps.into_iter().find(|sweep| sweep.address == address)
 }
 
+pub async fn counts(shop: &Shop) -> SweepCounts {
+    let all = shop.gateway.sweeps();
+    all.get(&FollowedChain::Evm(CHAIN))
+        .copied()
+        .unwrap_or_default()
+}
+
+pub async fn enable(shop: &Shop, enabled: bool) {
+    let change = SetSweepRulesRequest {
+        enabled: Some(enabled),
+        ..Default::default()
+    };
+    rules(shop, change).await.unwrap();
+}
+
+/// Gives a gas wallet one coin.
+pub async fn fund(anvil: &Anvil, gas_wallet: &str) {
+    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+}
+
+/// Sends something from an account whose key anvil does not have.
+pub async fn send_as(anvil: &Anvil, from: &str, mut transaction: Value) {
+    anvil.call("anvil_impersonateAccount", json!([from])).await;
+    transaction["from"] = json!(from);
+    anvil
+        .call("eth_sendTransaction", json!([transaction]))
+        .await;
+}
+
 /// A shop that sweeps coin and tokens, and its gas wallet, which has nothing.
-async fn open(anvil: &Anvil, receiver: &Receiver) -> (Shop, String) {
+pub async fn open(anvil: &Anvil, receiver: &Receiver) -> (Shop, String) {
+    let (shop, gas_wallet) = open_in(world(), anvil, receiver).await;
+    enable(&shop, true).await;
+    (shop, gas_wallet)
+}
+
+/// The same, and nothing is swept yet.
+pub async fn open_in(world: World, anvil: &Anvil, receiver: &Receiver) -> (Shop, String) {
     anvil.call("anvil_setCode", json!([USDT, ERC20])).await;
-    let shop = Shop::open(receiver, &[&anvil.url], 1).await;
+    let shop = Shop::open_in(world, receiver, &[&anvil.url], 1).await;
     let vault = vault(&shop.gateway, "main").await;
     let gas_wallet = evm_wallet(&shop.gateway, vault).await;
     let coin = AddSweepAssetRequest {
@@ -107,8 +148,9 @@ async fn open(anvil: &Anvil, receiver: &Receiver) -> (Shop, String) {
         .await
         .unwrap();
     let change = SetSweepRulesRequest {
-        enabled: Some(true),
         gas_wallet: Some(gas_wallet.clone()),
+        max_gas_price: Some("1000000000000000".into()),
+        max_top_up: Some(COIN.to_string()),
         ..Default::default()
     };
     rules(&shop, change).await.unwrap();
@@ -116,7 +158,7 @@ async fn open(anvil: &Anvil, receiver: &Receiver) -> (Shop, String) {
 }
 
 /// Waits for something while blocks are made.
-async fn until(shop: &Shop, anvil: &Anvil, what: &str, is_so: impl AsyncFn(&Shop) -> bool) {
+pub async fn until(shop: &Shop, anvil: &Anvil, what: &str, is_so: impl AsyncFn(&Shop) -> bool) {
     shop.until(what, async |shop| {
         anvil.mine(1).await;
         is_so(shop).await
@@ -130,6 +172,14 @@ async fn sweeper__should_move_all_that_was_paid_to_the_unit_and_wait_for_an_empt
     let (shop, gas_wallet) = open(&anvil, &receiver).await;
     let (rich, poor) = (shop.address.clone(), shop.deposit_address("order-2").await);
     let dust = shop.deposit_address("order-3").await;
+    let top_up = async |wei: String| {
+        let change = SetSweepRulesRequest {
+            max_top_up: Some(wei),
+            ..Default::default()
+        };
+        rules(&shop, change).await.unwrap();
+    };
+    top_up("1000".into()).await;
     pay(&anvil, &rich, COIN).await;
     pay(&anvil, &dust, COIN / 10 - 1).await;
     pay_token(&anvil, USDT, &rich, 500).await;
@@ -150,14 +200,39 @@ async fn sweeper__should_move_all_that_was_paid_to_the_unit_and_wait_for_an_empt
 
     until(&shop, &anvil, "the other wallet waits", async |shop| {
         let sweep = sweep_of(shop, &poor).await;
+        sweep.is_some_and(|sweep| sweep.reason.contains("more than maxTopUp"))
+    })
+    .await;
+    top_up(COIN.to_string()).await;
+    shop.world.pass(PAUSE_MS);
+    until(&shop, &anvil, "the other wallet waits", async |shop| {
+        let sweep = sweep_of(shop, &poor).await;
         sweep.is_some_and(|sweep| sweep.reason.contains("gas wallet cannot pay"))
     })
     .await;
     assert_eq!(sent(&anvil, &poor).await, 0);
-    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
-    anvil.call("anvil_setBalance", funds).await;
+    fund(&anvil, &gas_wallet).await;
     shop.world.pass(PAUSE_MS);
+    // Gas gets twenty times as dear once the top-up is on its way.
+    until(&shop, &anvil, "it is topped up", async |shop| {
+        let sweep = sweep_of(shop, &poor).await;
+        sweep.is_some_and(|sweep| sweep.state == "funding")
+    })
+    .await;
+    let base_fee = async |wei: &str| {
+        let fee = json!([wei]);
+        anvil.call("anvil_setNextBlockBaseFeePerGas", fee).await;
+        anvil.mine(1).await;
+    };
+    until(&shop, &anvil, "it waits for gas", async |shop| {
+        base_fee("0x4a817c800").await;
+        let sweep = sweep_of(shop, &poor).await;
+        sweep.is_some_and(|sweep| sweep.reason.contains("topped up already"))
+    })
+    .await;
+    // Empty blocks make it cheap again.
     until(&shop, &anvil, "the other wallet is swept", async |shop| {
+        shop.world.pass(PAUSE_MS);
         status(shop).await.sweeps.is_empty() && tokens_of(&anvil, TARGET).await == U256::from(800)
     })
     .await;
@@ -186,6 +261,19 @@ async fn sweeper__should_move_all_that_was_paid_to_the_unit_and_wait_for_an_empt
         !told.iter().any(|event| is_coin_of(&event, &poor)),
         "{told:?}"
     );
+    // All else that it sends is one.
+    send_as(&anvil, &gas_wallet, json!({"to": dust, "value": "0x5"})).await;
+    until(
+        &shop,
+        &anvil,
+        "what no sweep has asked for is told",
+        async |_| {
+            let told = receiver.events();
+            told.iter()
+                .any(|event| is_coin_of(&event, &dust) && event["amount"] == "5")
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -245,8 +333,7 @@ async fn sweep__should_not_believe_a_price_above_the_chains_ceiling() {
 async fn sweep__should_wait_when_the_gas_wallet_is_of_another_vault() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
     let (shop, gas_wallet) = open(&anvil, &receiver).await;
-    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
-    anvil.call("anvil_setBalance", funds).await;
+    fund(&anvil, &gas_wallet).await;
     let other = vault(&shop.gateway, "other").await;
     let request = ConfigureSweepRequest {
         token: shop.token.clone(),
@@ -265,36 +352,6 @@ async fn sweep__should_wait_when_the_gas_wallet_is_of_another_vault() {
     })
     .await;
     assert_eq!(sent(&anvil, &gas_wallet).await, 0);
-}
-
-#[tokio::test]
-async fn sweep__should_be_made_once_whenever_the_process_is_restarted() {
-    let (anvil, receiver) = (node().await, Receiver::start().await);
-    let (mut shop, gas_wallet) = open(&anvil, &receiver).await;
-    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
-    anvil.call("anvil_setBalance", funds).await;
-    pay_token(&anvil, USDT, &shop.address, 300).await;
-    let address = shop.address.clone();
-    for state in ["funding", "moving"] {
-        until(&shop, &anvil, state, async |shop| {
-            let sweep = sweep_of(shop, &address).await;
-            sweep.is_some_and(|sweep| sweep.state == state)
-        })
-        .await;
-        shop.restart(&[&anvil.url]).await;
-    }
-    until(&shop, &anvil, "it is swept", async |shop| {
-        status(shop).await.sweeps.is_empty() && !tokens_of(&anvil, TARGET).await.is_zero()
-    })
-    .await;
-    assert_eq!(tokens_of(&anvil, TARGET).await, U256::from(300));
-    assert_eq!(
-        (
-            sent(&anvil, &address).await,
-            sent(&anvil, &gas_wallet).await
-        ),
-        (1, 1)
-    );
 }
 
 #[tokio::test]
@@ -350,21 +407,66 @@ async fn rules__should_name_what_is_wrong() {
         let fault = rules(&shop, change).await.unwrap_err();
         assert!(fault.starts_with(problem), "{fault}");
     }
-    let nothing = AddSweepAssetRequest {
+    let minimum = |minimum: &str| AddSweepAssetRequest {
         token: shop.token.clone(),
         network: "EVM".into(),
         chain_id: CHAIN.to_string(),
         contract: USDT.into(),
-        minimum: "0".into(),
+        minimum: minimum.into(),
     };
-    call::<AddSweepAsset>(&shop.gateway, &admin(), nothing)
-        .await
-        .unwrap();
-    let change = SetSweepRulesRequest {
+    let add = async |asset| {
+        let done = call::<AddSweepAsset>(&shop.gateway, &admin(), asset).await;
+        done.map(|_| ()).map_err(|fault| fault.message().to_owned())
+    };
+    add(minimum("0")).await.unwrap();
+    let enable = || SetSweepRulesRequest {
         enabled: Some(true),
         ..of()
     };
-    let fault = rules(&shop, change).await.unwrap_err();
+    let fault = rules(&shop, enable()).await.unwrap_err();
     assert!(fault.contains("a token has the minimum 0"), "{fault}");
+    add(minimum("1")).await.unwrap();
+    let vault = vault(&shop.gateway, "main").await;
+    let gas_wallet = evm_wallet(&shop.gateway, vault).await;
+    let mut change = SetSweepRulesRequest {
+        gas_wallet: Some(gas_wallet.clone()),
+        ..enable()
+    };
+    let fault = rules(&shop, change.clone()).await.unwrap_err();
+    assert!(fault.starts_with("enabled: maxTopUp is not set"), "{fault}");
+    change.max_top_up = Some("5".into());
+    let fault = rules(&shop, change.clone()).await.unwrap_err();
+    assert!(
+        fault.starts_with("enabled: maxGasPrice is not set"),
+        "{fault}"
+    );
+    change.max_gas_price = Some("5".into());
+    rules(&shop, change).await.unwrap();
+    // What one setting demands, another call does not take away.
+    let none = SetSweepRulesRequest {
+        max_top_up: Some(String::new()),
+        ..of()
+    };
+    let fault = rules(&shop, none).await.unwrap_err();
+    assert!(fault.starts_with("enabled: maxTopUp is not set"), "{fault}");
+    let fault = add(minimum("0")).await.unwrap_err();
+    assert!(fault.starts_with("minimum: must be above 0"), "{fault}");
+    for (target, problem) in [
+        (&shop.address, "target: is a deposit wallet"),
+        (
+            &gas_wallet,
+            "target: is the gas wallet of the sweeps on EVM chain",
+        ),
+    ] {
+        let request = ConfigureSweepRequest {
+            token: shop.token.clone(),
+            network: "EVM".into(),
+            target: Some(target.clone()),
+            ..Default::default()
+        };
+        let fault = call::<ConfigureSweep>(&shop.gateway, &admin(), request).await;
+        let fault = fault.map(|_| ()).unwrap_err().message().to_owned();
+        assert!(fault.starts_with(problem), "{fault}");
+    }
     assert!(shop.gateway.sweeps().values().all(|counts| counts.due == 0));
 }

@@ -213,13 +213,15 @@ pub struct SweepRules {
     pub enabled: bool,
     /// The wallet that pays top-ups.
     pub gas_wallet: Option<WalletId>,
-    /// All accounts that have ever paid top-ups: what comes from them is told to nobody as a deposit.
+    /// All accounts that have ever paid top-ups: what a sweep has asked them for is told to nobody as a deposit.
     pub gas_accounts: Vec<Account>,
     /// The most that a fee may be of an amount of the coin, in percent. Of a token no price is known.
     pub max_cost_percent: u32,
     /// The most that a unit of gas may cost, in the smallest unit of the coin; `None`: any price.
     pub max_gas_price: Option<u128>,
-    /// How long a sweep may be paused before operators are told, in seconds.
+    /// The most coin of one top-up, in the smallest unit; `None`: no top-up is made.
+    pub max_top_up: Option<u128>,
+    /// How long a sweep may wait before operators are told, in seconds.
     pub max_wait_s: u64,
 }
 
@@ -231,6 +233,7 @@ impl Default for SweepRules {
             gas_accounts: Vec::new(),
             max_cost_percent: 5,
             max_gas_price: None,
+            max_top_up: None,
             max_wait_s: 24 * 60 * 60,
         }
     }

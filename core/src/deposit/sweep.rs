@@ -5,9 +5,12 @@
 //! Due -> Moving -> Swept                             (the coin, or a wallet that can pay the fee)
 //! Due | Funded -> Paused -> Due | Funded             (something must change first)
 //! Funding | Moving -> Paused -> Due | Funded         (what was sent can never do what it was to do)
+//! Due | Funded -> Gone                               (something else has sent it away)
 //! ```
-//! One sweep moves one coin or token once, and is topped up once: the next request of a step is legal only when the
-//! last one is known to have moved nothing. `Swept` is the end; what comes later is another sweep.
+//! One sweep moves one coin or token once: the next request of a step is legal only when the last one is known to have
+//! moved nothing. A wallet is topped up once until something of it was swept, whichever coin or token that is: one that
+//! cannot move leaves its place, and the coin that was sent for its fee, to the next. `Swept` and `Gone` are the end; what
+//! comes later is another sweep.
 
 use std::fmt;
 
@@ -36,14 +39,28 @@ pub struct SweepJob {
     pub began_at_ms: u64,
     /// How many requests were made for it.
     pub requests: u32,
-    /// How much coin it was topped up with, in the smallest unit, big-endian; `None`: it was not.
-    pub top_up: Option<[u8; 32]>,
+    /// What the wallet was topped up with since something of it was last swept; `None`: it was not.
+    pub top_up: Option<TopUp>,
+    /// How much the last top-up would have been that never came, in the smallest unit, big-endian: the next one is the same
+    /// where it is still enough, so that the two are known for one payment.
+    pub lost_top_up: Option<[u8; 32]>,
+    /// When its present state began, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
     /// When it was first paused, in milliseconds since the Unix epoch.
     pub blocked_since_ms: Option<u64>,
     /// How often it was paused: each pause is longer than the one before.
     pub pauses: u32,
     /// Where it stands.
     pub state: SweepState,
+}
+
+/// Coin that the gas wallet has sent, or sends, to a deposit wallet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopUp {
+    /// The request that sends it.
+    pub request: RequestId,
+    /// How much, in the smallest unit, big-endian.
+    pub amount: [u8; 32],
 }
 
 /// Where a sweep stands.
@@ -77,6 +94,8 @@ pub enum SweepState {
         /// When it is looked at again, in milliseconds since the Unix epoch.
         retry_at_ms: u64,
     },
+    /// Nothing is left to move: something else has sent it away.
+    Gone,
 }
 
 /// Why a sweep is paused.
@@ -99,6 +118,11 @@ pub enum PauseReason {
     RequestFailed(String),
     /// The request could not be made, or the nodes do not answer; why.
     Unavailable(String),
+    /// The top-up would be larger than the most that is allowed.
+    TopUpTooLarge {
+        /// How much would be needed, in the smallest unit, big-endian.
+        wanted: [u8; 32],
+    },
 }
 
 impl fmt::Display for PauseReason {
@@ -119,6 +143,10 @@ impl fmt::Display for PauseReason {
             ),
             Self::RequestFailed(reason) => write!(f, "the last request failed: {reason}"),
             Self::Unavailable(reason) => f.write_str(reason),
+            Self::TopUpTooLarge { wanted } => {
+                let wanted = U256::from_be_bytes(*wanted);
+                write!(f, "a top-up of {wanted} wei is needed, more than maxTopUp")
+            }
         }
     }
 }
@@ -148,15 +176,18 @@ pub enum SweepEvent {
     RequestLost {
         /// Why, in words for people.
         reason: String,
-        /// The present time, in milliseconds since the Unix epoch.
-        now_ms: u64,
     },
+    /// The top-up had arrived, and a reorganisation has taken it for good; why it never comes again.
+    TopUpLost {
+        /// Why, in words for people.
+        reason: String,
+    },
+    /// A final block has nothing left of what was to be moved.
+    NothingLeft,
     /// Nothing can be sent now.
     Blocked {
         /// Why.
         reason: PauseReason,
-        /// The present time, in milliseconds since the Unix epoch.
-        now_ms: u64,
     },
     /// The pause is over.
     RetryDue,
@@ -171,6 +202,8 @@ impl SweepJob {
             began_at_ms: now_ms,
             requests: 0,
             top_up: None,
+            lost_top_up: None,
+            since_ms: now_ms,
             blocked_since_ms: None,
             pauses: 0,
             state: SweepState::Due,
@@ -178,13 +211,18 @@ impl SweepJob {
     }
 
     /// A sweep of another coin or token of the wallet in place of this one, which waits. How long the wallet has waited
-    /// goes on: those that take turns would wait a minute each for ever, and no operator would be told.
+    /// goes on: those that take turns would wait a minute each for ever, and no operator would be told. So does its
+    /// top-up: each of them would be topped up otherwise.
     #[must_use]
     pub fn instead(&self, asset: Option<Account>, now_ms: u64) -> Self {
+        let next = Self::new(self.number.saturating_add(1), asset, now_ms);
         Self {
             blocked_since_ms: self.blocked_since_ms,
             pauses: self.pauses,
-            ..Self::new(self.number.saturating_add(1), asset, now_ms)
+            top_up: self.top_up,
+            lost_top_up: self.lost_top_up,
+            state: waiting(self.top_up),
+            ..next
         }
     }
 
@@ -202,31 +240,45 @@ impl SweepJob {
         RequestId::from_hash(hash)
     }
 
-    /// Whether another coin or token of the wallet may be swept instead: nothing was sent for this one that may still
-    /// come, or that is meant for it.
+    /// Whether another coin or token of the wallet may be swept instead: nothing is on its way.
     pub fn may_be_replaced(&self) -> bool {
         match self.state {
-            SweepState::Swept { .. } | SweepState::Due => self.top_up.is_none(),
-            SweepState::Paused { .. } => self.top_up.is_none(),
-            SweepState::Funding { .. } | SweepState::Funded | SweepState::Moving { .. } => false,
+            SweepState::Due | SweepState::Funded | SweepState::Paused { .. } => true,
+            SweepState::Funding { .. }
+            | SweepState::Moving { .. }
+            | SweepState::Swept { .. }
+            | SweepState::Gone => false,
         }
     }
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, SweepState::Swept { .. })
+        matches!(self.state, SweepState::Swept { .. } | SweepState::Gone)
     }
 
-    /// Where an event leads.
+    /// Since when it waits, in milliseconds since the Unix epoch: for something to change, or for a request of its.
+    pub fn waits_since_ms(&self) -> Option<u64> {
+        match self.state {
+            SweepState::Paused { .. } => self.blocked_since_ms,
+            SweepState::Funding { .. } | SweepState::Moving { .. } => Some(self.since_ms),
+            SweepState::Due | SweepState::Funded | SweepState::Swept { .. } | SweepState::Gone => {
+                None
+            }
+        }
+    }
+
+    /// Where an event leads at a time in milliseconds since the Unix epoch.
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when it cannot happen: above all a second transfer, or a second top-up.
-    pub fn step(&self, event: SweepEvent) -> Result<Self, Fault> {
+    pub fn step(&self, event: SweepEvent, now_ms: u64) -> Result<Self, Fault> {
         use {SweepEvent as Event, SweepState as State};
         let mut next = self.clone();
+        next.since_ms = now_ms;
         match (&self.state, event) {
             (State::Due, Event::TopUpRequested { request, amount }) if self.top_up.is_none() => {
-                next.top_up = Some(amount);
+                next.top_up = Some(TopUp { request, amount });
+                next.lost_top_up = None;
                 next.requests = self.requests.saturating_add(1);
                 next.state = State::Funding { request };
             }
@@ -240,22 +292,24 @@ impl SweepJob {
                 next.blocked_since_ms = None;
                 next.pauses = 0;
             }
-            (State::Funding { .. }, Event::RequestLost { reason, now_ms }) => {
+            (State::Due | State::Funded, Event::NothingLeft) => {
+                next.state = State::Gone;
+                next.blocked_since_ms = None;
+                next.pauses = 0;
+            }
+            (State::Funding { .. }, Event::RequestLost { reason })
+            | (State::Funded, Event::TopUpLost { reason }) => {
                 next.top_up = None;
+                next.lost_top_up = self.top_up.map(|top_up| top_up.amount);
                 next.pause(PauseReason::RequestFailed(reason), now_ms);
             }
-            (State::Moving { .. }, Event::RequestLost { reason, now_ms }) => {
+            (State::Moving { .. }, Event::RequestLost { reason }) => {
                 next.pause(PauseReason::RequestFailed(reason), now_ms);
             }
-            (State::Due | State::Funded, Event::Blocked { reason, now_ms }) => {
+            (State::Due | State::Funded, Event::Blocked { reason }) => {
                 next.pause(reason, now_ms);
             }
-            (State::Paused { .. }, Event::RetryDue) => {
-                next.state = match self.top_up {
-                    Some(_) => State::Funded,
-                    None => State::Due,
-                };
-            }
+            (State::Paused { .. }, Event::RetryDue) => next.state = waiting(self.top_up),
             (state, event) => {
                 return Err(Fault::bug(format!(
                     "a sweep that is {state:?} got {event:?}"
@@ -274,6 +328,14 @@ impl SweepJob {
             reason,
             retry_at_ms: now_ms.saturating_add(pause_ms),
         };
+    }
+}
+
+/// The state in which something is to be sent.
+fn waiting(top_up: Option<TopUp>) -> SweepState {
+    match top_up {
+        Some(_) => SweepState::Funded,
+        None => SweepState::Due,
     }
 }
 

@@ -15,7 +15,7 @@ fn job() -> SweepJob {
     SweepJob::new(1, Some(Account([9; 20])), 1_000)
 }
 
-fn all_events(job: &SweepJob, now_ms: u64) -> [SweepEvent; 7] {
+fn all_events(job: &SweepJob) -> [SweepEvent; 9] {
     let request = job.next_request(CHAIN, WALLET);
     [
         SweepEvent::TopUpRequested {
@@ -30,34 +30,58 @@ fn all_events(job: &SweepJob, now_ms: u64) -> [SweepEvent; 7] {
         SweepEvent::MoveFinal,
         SweepEvent::RequestLost {
             reason: "refused".into(),
-            now_ms,
         },
+        SweepEvent::TopUpLost {
+            reason: "replaced".into(),
+        },
+        SweepEvent::NothingLeft,
         SweepEvent::Blocked {
             reason: PauseReason::Cost,
-            now_ms,
         },
         SweepEvent::RetryDue,
     ]
 }
 
+/// The job after these events, at one time.
+fn after(job: SweepJob, events: &[usize], now_ms: u64) -> SweepJob {
+    events.iter().fold(job, |job, which| {
+        let event = all_events(&job)[*which].clone();
+        job.step(event, now_ms).unwrap()
+    })
+}
+
+const TOP_UP: usize = 0;
+const ARRIVED: usize = 1;
+const MOVE: usize = 2;
+const FINAL: usize = 3;
+const LOST: usize = 4;
+const TOP_UP_LOST: usize = 5;
+const NOTHING_LEFT: usize = 6;
+const BLOCKED: usize = 7;
+const RETRY: usize = 8;
+
+/// Whether an event is legal.
+fn takes(job: &SweepJob, which: usize) -> bool {
+    let event = all_events(job)[which].clone();
+    job.step(event, 9_000).is_ok()
+}
+
 #[test]
 fn sweep__should_top_up_then_move() {
-    let mut job = job();
-    let [top_up, arrived, ..] = all_events(&job, 2_000);
-    job = job.step(top_up).unwrap();
+    let job = after(job(), &[TOP_UP], 2_000);
     assert!(!job.may_be_replaced());
-    job = job.step(arrived).unwrap();
+    assert_eq!(job.waits_since_ms(), Some(2_000));
+    let job = after(job, &[ARRIVED], 2_500);
     assert_eq!(job.state, SweepState::Funded);
-    let [again, _, moving, is_final, ..] = all_events(&job, 3_000);
-    assert!(job.step(again).is_err(), "never topped up twice");
-    job = job.step(moving.clone()).unwrap();
-    assert!(job.step(moving).is_err(), "never moved twice");
-    job = job.step(is_final).unwrap();
+    assert!(!takes(&job, TOP_UP), "never topped up twice");
+    let job = after(job, &[MOVE], 3_000);
+    assert_eq!(job.waits_since_ms(), Some(3_000));
+    assert!(!job.may_be_replaced());
+    assert!(!takes(&job, MOVE), "never moved twice");
+    let job = after(job, &[FINAL], 3_000);
     let amount = amount(70);
     assert_eq!(job.state, SweepState::Swept { amount });
-    for event in all_events(&job, 4_000) {
-        assert!(job.step(event).is_err(), "it is over");
-    }
+    assert!((0..9).all(|which| !takes(&job, which)), "it is over");
 }
 
 #[test]
@@ -65,25 +89,58 @@ fn pause__should_end_where_the_sweep_was_and_get_longer() {
     let mut job = job();
     let mut pauses = Vec::new();
     for _ in 0..9 {
-        let [.., blocked, retry] = all_events(&job, 5_000);
-        job = job.step(blocked).unwrap();
+        job = after(job, &[BLOCKED], 5_000);
         let SweepState::Paused { retry_at_ms, .. } = job.state else {
             panic!("{job:?}");
         };
         pauses.push(retry_at_ms - 5_000);
-        assert_eq!(job.blocked_since_ms, Some(5_000));
+        assert_eq!(job.waits_since_ms(), Some(5_000));
         assert!(job.may_be_replaced());
-        job = job.step(retry).unwrap();
+        job = after(job, &[RETRY], 6_000);
         assert_eq!(job.state, SweepState::Due);
     }
     assert_eq!(pauses[..3], [60_000, 120_000, 240_000]);
     assert_eq!(pauses[8], LONGEST_PAUSE_MS);
-    let [top_up, arrived, ..] = all_events(&job, 6_000);
-    job = job.step(top_up).unwrap().step(arrived).unwrap();
-    let [.., blocked, retry] = all_events(&job, 6_000);
-    job = job.step(blocked).unwrap();
-    assert!(!job.may_be_replaced(), "its coin is for its own fee");
-    assert_eq!(job.step(retry).unwrap().state, SweepState::Funded);
+    job = after(job, &[TOP_UP, ARRIVED, BLOCKED, RETRY], 6_000);
+    assert_eq!(job.state, SweepState::Funded);
+}
+
+#[test]
+fn sweep__should_let_others_go_first_when_a_topped_up_token_cannot_move() {
+    let job = after(job(), &[TOP_UP, ARRIVED, BLOCKED], 2_000);
+    assert!(job.may_be_replaced());
+    let other = job.instead(None, 3_000);
+    assert_eq!((other.number, other.asset), (2, None));
+    // The coin that was sent is there for whatever goes next, and no more is sent.
+    assert_eq!(other.state, SweepState::Funded);
+    assert!(!takes(&other, TOP_UP));
+    let again = after(other, &[BLOCKED], 3_000).instead(job.asset, 4_000);
+    assert!(!takes(&again, TOP_UP));
+    assert!(takes(&again, MOVE));
+}
+
+#[test]
+fn sweep__should_end_when_its_token_has_gone_elsewhere() {
+    let job = after(job(), &[TOP_UP, ARRIVED, NOTHING_LEFT], 2_000);
+    assert!(job.is_over());
+    assert!((0..9).all(|which| !takes(&job, which)));
+}
+
+#[test]
+fn top_up__should_be_made_again_when_its_request_was_lost() {
+    let job = after(job(), &[TOP_UP, LOST, RETRY], 2_000);
+    // The same payment once more.
+    assert_eq!(job.lost_top_up, Some(amount(5)));
+    assert_eq!(job.instead(None, 3_000).lost_top_up, Some(amount(5)));
+    assert_eq!(after(job, &[TOP_UP], 3_000).lost_top_up, None);
+}
+
+#[test]
+fn top_up__should_be_made_again_when_a_reorganisation_took_it_for_good() {
+    let job = after(job(), &[TOP_UP, ARRIVED, TOP_UP_LOST], 2_000);
+    assert_eq!(job.top_up, None);
+    let job = after(job, &[RETRY], 70_000);
+    assert!(takes(&job, TOP_UP));
 }
 
 #[test]
@@ -91,8 +148,7 @@ fn sweep__should_wait_longer_each_time_also_when_another_asset_goes_first() {
     let mut job = job();
     let mut pauses = Vec::new();
     for now_ms in [5_000, 70_000, 200_000] {
-        let [.., blocked, _] = all_events(&job, now_ms);
-        job = job.step(blocked).unwrap();
+        job = after(job, &[BLOCKED], now_ms);
         let SweepState::Paused { retry_at_ms, .. } = job.state else {
             panic!("{job:?}");
         };
@@ -160,33 +216,46 @@ fn gas_cost__should_leave_nothing_of_the_coin_and_top_up_a_quarter_more() {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: at most one request is on its way, a next one comes only after the last
-    /// was lost or has arrived, and each has an id of its own.
+    /// Whatever happens in whatever order, to whichever coin or token of the wallet: at most one request is on its way, a
+    /// next one comes only after the last was lost or has arrived, each has an id of its own, and the wallet is topped up
+    /// once until something of it was swept or has gone.
     #[test]
-    fn sweep__should_never_send_twice(order in proptest::collection::vec((0..7_usize, 0..1_000_u64), 0..60)) {
+    fn sweep__should_never_send_twice(order in proptest::collection::vec((0..10_usize, 0..1_000_u64), 0..80)) {
         let mut job = job();
-        let (mut moves, mut top_ups, mut lost_moves, mut lost_top_ups) = (0, 0, 0, 0);
+        let (mut is_moving, mut is_topped_up) = (false, false);
         let mut ids = std::collections::BTreeSet::new();
         for (which, now_ms) in order {
-            let event = all_events(&job, now_ms)[which].clone();
-            let Ok(next) = job.step(event.clone()) else {
+            let Some(event) = all_events(&job).get(which).cloned() else {
+                if job.is_over() {
+                    job = SweepJob::new(job.number + 1, None, now_ms);
+                } else if job.may_be_replaced() {
+                    job = job.instead(None, now_ms);
+                }
                 continue;
             };
-            match (&event, &job.state) {
-                (SweepEvent::MoveRequested { request, .. }, _) => {
-                    moves += 1;
-                    prop_assert!(ids.insert(*request));
+            let Ok(next) = job.step(event.clone(), now_ms) else {
+                continue;
+            };
+            match event {
+                SweepEvent::MoveRequested { request, .. } => {
+                    prop_assert!(!is_moving && ids.insert(request));
+                    is_moving = true;
                 }
-                (SweepEvent::TopUpRequested { request, .. }, _) => {
-                    top_ups += 1;
-                    prop_assert!(ids.insert(*request));
+                SweepEvent::TopUpRequested { request, .. } => {
+                    prop_assert!(!is_moving && !is_topped_up && ids.insert(request));
+                    is_topped_up = true;
                 }
-                (SweepEvent::RequestLost { .. }, SweepState::Moving { .. }) => lost_moves += 1,
-                (SweepEvent::RequestLost { .. }, _) => lost_top_ups += 1,
-                _ => {}
+                SweepEvent::MoveFinal | SweepEvent::NothingLeft => {
+                    (is_moving, is_topped_up) = (false, false);
+                }
+                SweepEvent::RequestLost { .. } => match is_moving {
+                    true => is_moving = false,
+                    false => is_topped_up = false,
+                },
+                SweepEvent::TopUpLost { .. } => is_topped_up = false,
+                SweepEvent::TopUpArrived | SweepEvent::Blocked { .. } | SweepEvent::RetryDue => {}
             }
-            prop_assert!(moves - lost_moves <= 1);
-            prop_assert!(top_ups - lost_top_ups <= 1);
+            prop_assert_eq!(is_topped_up, next.top_up.is_some() && !next.is_over());
             job = next;
         }
     }

@@ -3,7 +3,7 @@
 use covault_core::{
     amount::{U256, parse_u256},
     deposit::{
-        sweep::{GasCost, PauseReason, SweepJob},
+        sweep::{GasCost, PauseReason, SweepEvent, SweepJob},
         transfer::Account,
     },
     fault::ExecuteCode,
@@ -11,7 +11,7 @@ use covault_core::{
     schema::wire,
 };
 
-use super::SweptWallet;
+use super::{SweptWallet, outcome};
 use crate::{
     chain_rpc::{ChainClient, ChainError, ChainRefusal},
     requests::tx_builder,
@@ -23,6 +23,8 @@ pub enum MovePlan {
     Nothing,
     /// Nothing until something changes.
     Pause(PauseReason),
+    /// Nothing, as something has happened to the sweep.
+    Change(SweepEvent),
     /// Coin from the gas wallet.
     TopUp { payload: Payload, amount: [u8; 32] },
     /// What there is, to the target.
@@ -40,8 +42,8 @@ pub struct Spending<'a> {
 /// What a transfer of the coin to an account without code uses.
 const PLAIN_GAS: u64 = 21_000;
 
-/// The most gas that is believed of a transfer of a token: some use 100,000, and one node is enough to name far more.
-const MOST_TOKEN_GAS: u64 = 500_000;
+/// The most gas that is believed of a transfer: some tokens use 100,000, and one node is enough to name far more.
+const MOST_GAS: u64 = 500_000;
 
 impl Spending<'_> {
     /// What is to be sent now.
@@ -59,8 +61,11 @@ impl Spending<'_> {
         let Some(there) = there else {
             return Ok(MovePlan::Nothing);
         };
+        if there.is_zero() {
+            return Ok(MovePlan::Change(SweepEvent::NothingLeft));
+        }
         let now = self
-            .balance(&*client, &self.address(), self.job.asset)
+            .balance(&*client, &self.swept.address(), self.job.asset)
             .await?;
         // What is on its way in is swept another time, what is on its way out never.
         let amount = there.min(now);
@@ -80,10 +85,10 @@ impl Spending<'_> {
         client: &dyn ChainClient,
         amount: U256,
     ) -> Result<MovePlan, ChainError> {
-        let fees = self.fees(client, self.coin(U256::from(1), None)).await?;
+        let quote = self.quote(client, self.coin(U256::from(1), None)).await?;
         let cost = GasCost {
-            limit: fees.estimate_gas,
-            price: dearer(&fees, 4),
+            limit: quote.fees.estimate_gas,
+            price: quote.price(4),
             data_fee: data_fee(client).await?,
         };
         if let Some(pause) = self.too_dear(&cost) {
@@ -108,37 +113,40 @@ impl Spending<'_> {
         token: Account,
         amount: U256,
     ) -> Result<MovePlan, ChainError> {
-        let fees = self.fees(client, self.token(token, amount, None)).await?;
-        if let Some(reason) = gas_problem(fees.estimate_gas) {
+        let quote = self.quote(client, self.token(token, amount, None)).await?;
+        if let Some(reason) = gas_problem(quote.fees.estimate_gas) {
             return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));
         }
         let cost = GasCost {
-            limit: fees.estimate_gas,
-            price: dearer(&fees, 8),
+            limit: quote.fees.estimate_gas,
+            price: quote.price(8),
             data_fee: data_fee(client).await?,
         };
         if let Some(pause) = self.too_dear(&cost) {
             return Ok(pause);
         }
-        let coin = self.balance(client, &self.address(), None).await?;
-        let most = fees
-            .base_fee
-            .saturating_mul(2)
-            .saturating_add(fees.max_priority_fee);
+        let coin = self.balance(client, &self.swept.address(), None).await?;
+        let most = quote.most(self.swept.rules.max_gas_price);
         if let Some(price) = cost.affordable(coin, most) {
-            let gas = gas(cost.limit, price, fees.max_priority_fee.min(price));
+            let gas = gas(cost.limit, price, quote.fees.max_priority_fee.min(price));
             return Ok(MovePlan::Move {
                 payload: self.parse(self.token(token, amount, Some(gas)))?,
                 amount: amount.to_be_bytes(),
             });
         }
-        if self.job.top_up.is_some() {
-            return Ok(MovePlan::Pause(PauseReason::GasTooLow));
+        if let Some(top_up) = self.job.top_up {
+            // It had arrived, and blocks may have been replaced since.
+            let lost = outcome::why_lost(self.swept, top_up.request).await;
+            let lost = lost.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+            return Ok(match lost {
+                Some(reason) => MovePlan::Change(SweepEvent::TopUpLost { reason }),
+                None => MovePlan::Pause(PauseReason::GasTooLow),
+            });
         }
         let Some(missing) = cost.missing(coin) else {
             return Ok(MovePlan::Nothing);
         };
-        self.plan_top_up(client, &cost, missing).await
+        self.plan_top_up(client, &cost, missing, most).await
     }
 
     async fn plan_top_up(
@@ -146,7 +154,21 @@ impl Spending<'_> {
         client: &dyn ChainClient,
         cost: &GasCost,
         missing: U256,
+        most: u128,
     ) -> Result<MovePlan, ChainError> {
+        let Some(limit) = self.swept.rules.max_top_up.map(U256::from) else {
+            let problem = "maxTopUp is not set; set it with covault sweep rules";
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+        };
+        // Also what one node names of gas and of the fee for data is held by it.
+        if missing > limit {
+            let wanted = missing.to_be_bytes();
+            return Ok(MovePlan::Pause(PauseReason::TopUpTooLarge { wanted }));
+        }
+        // The same payment as the one that was lost, where it is enough.
+        let lost = self.job.lost_top_up.map(U256::from_be_bytes);
+        let lost = lost.filter(|lost| (missing..=limit).contains(lost));
+        let missing = lost.unwrap_or(missing);
         let Some(gas_wallet) = self.swept.rules.gas_wallet else {
             let problem = "no gas wallet is configured; set one with covault sweep rules";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
@@ -159,24 +181,43 @@ impl Spending<'_> {
             let problem = "the gas wallet is of another vault than the deposit wallet";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         }
-        let own = GasCost {
-            limit: PLAIN_GAS,
-            ..*cost
+        // As nodes reckon: whoever cannot pay the most that is offered is refused.
+        let needs = |limit: u64| {
+            let own = GasCost {
+                limit,
+                price: most,
+                data_fee: cost.data_fee,
+            };
+            missing.saturating_add(own.total())
         };
         let there = self.balance(client, &gas_wallet.address, None).await?;
-        if there < missing.saturating_add(own.total()) {
+        if there < needs(PLAIN_GAS) {
             return Ok(MovePlan::Pause(PauseReason::GasWalletEmpty));
         }
-        let payload = self.parse(WireKind::EvmSendNative(wire::EvmSendNative {
-            chain_id: self.chain_id(),
-            from: gas_wallet.address,
-            to: self.address(),
-            value: missing.to_string(),
-            gas_fee: None,
-            nonce: None,
-        }))?;
+        let top_up = |gas_fee| {
+            WireKind::EvmSendNative(wire::EvmSendNative {
+                chain_id: self.chain_id(),
+                from: gas_wallet.address.clone(),
+                to: self.swept.address(),
+                value: missing.to_string(),
+                gas_fee,
+                nonce: None,
+            })
+        };
+        // More than that of a plain transfer on some chains.
+        let quote = self.quote(client, top_up(None)).await?;
+        let limit = quote.fees.estimate_gas;
+        if let Some(reason) = gas_problem(limit) {
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));
+        }
+        // What others have asked it for may not have left it yet.
+        let promised = &self.swept.gas_wallets;
+        if !promised.reserve(gas_wallet.id, needs(limit), there) {
+            return Ok(MovePlan::Pause(PauseReason::GasWalletEmpty));
+        }
+        let gas = gas(limit, most, quote.fees.max_priority_fee.min(most));
         Ok(MovePlan::TopUp {
-            payload,
+            payload: self.parse(top_up(Some(gas)))?,
             amount: missing.to_be_bytes(),
         })
     }
@@ -187,10 +228,6 @@ impl Spending<'_> {
         (price > most).then_some(MovePlan::Pause(PauseReason::GasPrice { price }))
     }
 
-    fn address(&self) -> String {
-        self.swept.account.text(self.swept.chain.network())
-    }
-
     fn chain_id(&self) -> u64 {
         self.swept.chain.chain_id().unwrap_or_default()
     }
@@ -198,7 +235,7 @@ impl Spending<'_> {
     fn coin(&self, amount: U256, gas_fee: Option<wire::EvmGas>) -> WireKind {
         WireKind::EvmSendNative(wire::EvmSendNative {
             chain_id: self.chain_id(),
-            from: self.address(),
+            from: self.swept.address(),
             to: self.target.to_owned(),
             value: amount.to_string(),
             gas_fee,
@@ -209,7 +246,7 @@ impl Spending<'_> {
     fn token(&self, token: Account, amount: U256, gas_fee: Option<wire::EvmGas>) -> WireKind {
         WireKind::EvmSendErc20(wire::EvmSendErc20 {
             chain_id: self.chain_id(),
-            from: self.address(),
+            from: self.swept.address(),
             to: self.target.to_owned(),
             token_contract_address: token.text(self.swept.chain.network()),
             amount: amount.to_string(),
@@ -228,7 +265,7 @@ impl Spending<'_> {
     }
 
     /// What the nodes say that it costs.
-    async fn fees(&self, client: &dyn ChainClient, kind: WireKind) -> Result<Fees, ChainError> {
+    async fn quote(&self, client: &dyn ChainClient, kind: WireKind) -> Result<Quote, ChainError> {
         let payload = self.parse(kind)?;
         let services = &self.swept.services;
         let queries = tx_builder::queries(services, Network::Evm, &payload);
@@ -244,9 +281,13 @@ impl Spending<'_> {
             }));
         }
         match chain_data {
-            ChainData::Evm(data) => data
-                .fees
-                .ok_or_else(|| ChainError::Unknown("the nodes name no fees".into())),
+            ChainData::Evm(data) => {
+                let fees = data.fees;
+                let fees =
+                    fees.ok_or_else(|| ChainError::Unknown("the nodes name no fees".into()))?;
+                let has_base_fee = data.eip1559;
+                Ok(Quote { fees, has_base_fee })
+            }
             _ => Err(ChainError::Unknown("the nodes name no fees".into())),
         }
     }
@@ -264,19 +305,40 @@ impl Spending<'_> {
     }
 }
 
-/// The present price of a unit of gas, with a base fee that has risen by its `part`-th part.
-fn dearer(fees: &Fees, part: u128) -> u128 {
-    let rise = fees.base_fee.checked_div(part).unwrap_or_default();
-    let base_fee = fees.base_fee.saturating_add(rise);
-    base_fee.saturating_add(fees.max_priority_fee)
+/// What nodes say that a transaction costs.
+struct Quote {
+    fees: Fees,
+    /// Whether blocks have a base fee. Where they have none, the whole price is paid that is offered.
+    has_base_fee: bool,
 }
 
-/// Why the estimate of a token's transfer is not believed; `None`: it is.
+impl Quote {
+    /// The present price of a unit of gas, with a base fee that has risen by its `part`-th part.
+    fn price(&self, part: u128) -> u128 {
+        let Fees {
+            base_fee,
+            max_priority_fee,
+            ..
+        } = self.fees;
+        let rise = match self.has_base_fee {
+            true => base_fee.checked_div(part).unwrap_or_default(),
+            false => 0,
+        };
+        base_fee
+            .saturating_add(rise)
+            .saturating_add(max_priority_fee)
+    }
+
+    /// The most that is offered for a unit of gas: a base fee that has doubled, and no more than the rules allow.
+    fn most(&self, allowed: Option<u128>) -> u128 {
+        self.price(1).min(allowed.unwrap_or(u128::MAX))
+    }
+}
+
+/// Why the estimate of a transfer is not believed; `None`: it is.
 fn gas_problem(limit: u64) -> Option<String> {
-    (limit > MOST_TOKEN_GAS).then(|| {
-        format!(
-            "a transfer of the token would use {limit} gas, and {MOST_TOKEN_GAS} is the most that is believed"
-        )
+    (limit > MOST_GAS).then(|| {
+        format!("the transfer would use {limit} gas, and {MOST_GAS} is the most that is believed")
     })
 }
 
@@ -298,7 +360,24 @@ fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use super::gas_problem;
+    use super::{Fees, Quote, gas_problem};
+
+    #[test]
+    fn move__should_never_offer_more_than_max_gas_price() {
+        let quote = |has_base_fee| Quote {
+            fees: Fees {
+                estimate_gas: 21_000,
+                base_fee: 80,
+                max_priority_fee: 3,
+            },
+            has_base_fee,
+        };
+        assert_eq!((quote(true).price(8), quote(true).most(None)), (93, 163));
+        assert_eq!(quote(true).most(Some(100)), 100);
+        assert_eq!(quote(true).most(Some(200)), 163);
+        // All that is offered is paid there.
+        assert_eq!((quote(false).price(8), quote(false).most(None)), (83, 83));
+    }
 
     #[test]
     fn gas_of_a_token__should_not_be_believed_beyond_a_limit() {

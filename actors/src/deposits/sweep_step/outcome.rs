@@ -3,9 +3,10 @@
 
 use covault_core::{
     amount::U256,
+    audit::AuditChain,
     deposit::{
         sweep::{SweepEvent, SweepJob, SweepState},
-        transfer::TransferIndex,
+        transfer::{Account, TransferIndex},
     },
     fault::Fault,
     ids::RequestId,
@@ -19,8 +20,8 @@ use crate::{
     requests::replacing::ReplacementFamily,
     services::skip_unreadable,
     store::{
-        Batch, Precondition, Scan,
-        deposit_rows::TransferRow,
+        Batch, CommitError, Precondition, Scan,
+        deposit_rows::{self, CursorRow, TransferRow},
         rows::{self, TransactionRow},
         sweep_rows::{self, SweepTotalRow},
     },
@@ -29,6 +30,19 @@ use crate::{
 /// Transfers of one transaction that are read.
 const PAGE: usize = 1_000;
 
+/// How often a commit is tried beside sweeps of other wallets that end at the same time.
+const TRIES: usize = 8;
+
+/// What became of a request and of those that replaced it, as far as it matters to a sweep.
+enum Fate {
+    /// It may still move something, or has: then the follower sees it soon.
+    Open,
+    /// None of them can ever move anything; why.
+    Lost(String),
+    /// A final block that was followed has one of them, and it succeeded there.
+    Mined,
+}
+
 /// Looks at the request that a sweep waits for. Whether there is more to do now.
 pub(super) async fn look(
     swept: &SweptWallet,
@@ -36,12 +50,11 @@ pub(super) async fn look(
     id: RequestId,
 ) -> Result<bool, Fault> {
     let services = &swept.services;
-    let Some((request, _)) = services.request(id).await? else {
-        return Err(Fault::bug("a sweep without its request"));
-    };
-    let family = ReplacementFamily::load(services, &request).await?;
-    let later = family.after(id).map(|(_, later)| later.clone());
-    let requests: Vec<SigningRequest> = std::iter::once(request).chain(later).collect();
+    // Before the transfers: what a final block has of them by then is read.
+    let finalized = finalized(swept).await?;
+    let requests = family(swept, id)
+        .await?
+        .ok_or_else(|| Fault::bug("a sweep without its request"))?;
     for request in &requests {
         let Some(tx) = request.state.tx_hash().and_then(hash) else {
             continue;
@@ -51,15 +64,50 @@ pub(super) async fn look(
             return arrived(swept, stored, &transfers).await;
         }
     }
-    match lost(swept, &requests).await? {
-        None => Ok(false),
-        Some(reason) => {
-            let now_ms = services.now_ms();
-            let next = (stored.job).step(SweepEvent::RequestLost { reason, now_ms })?;
-            swept.tell(&next, now_ms);
-            swept.write(stored, next).await
+    let event = match fate(swept, &requests, finalized).await? {
+        Fate::Open => return Ok(false),
+        Fate::Lost(reason) => SweepEvent::RequestLost { reason },
+        // It is plain coin.
+        Fate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
+            return arrived(swept, stored, &[]).await;
         }
-    }
+        // Such as of a token that is no longer told. What is there now says how it goes on.
+        Fate::Mined => SweepEvent::RequestLost {
+            reason: "its transaction was mined, and no transfer of it is known".to_owned(),
+        },
+    };
+    let next = stored.job.step(event, services.now_ms())?;
+    swept.tell(&next);
+    swept.write(stored, next).await
+}
+
+/// Why a request and those that replaced it can never move anything; `None` while one can, or has.
+pub(super) async fn why_lost(swept: &SweptWallet, id: RequestId) -> Result<Option<String>, Fault> {
+    let Some(requests) = family(swept, id).await? else {
+        return Ok(None);
+    };
+    let finalized = finalized(swept).await?;
+    Ok(match fate(swept, &requests, finalized).await? {
+        Fate::Lost(reason) => Some(reason),
+        Fate::Open | Fate::Mined => None,
+    })
+}
+
+/// The request and those that were made to replace it.
+async fn family(swept: &SweptWallet, id: RequestId) -> Result<Option<Vec<SigningRequest>>, Fault> {
+    let Some((request, _)) = swept.services.request(id).await? else {
+        return Ok(None);
+    };
+    let family = ReplacementFamily::load(&swept.services, &request).await?;
+    let later = family.after(id).map(|(_, later)| later.clone());
+    Ok(Some(std::iter::once(request).chain(later).collect()))
+}
+
+/// The number of the newest final block that was followed.
+async fn finalized(swept: &SweptWallet) -> Result<Option<u64>, Fault> {
+    let cursor = deposit_rows::cursor(swept.chain);
+    let cursor = swept.services.load::<CursorRow>(&cursor).await?;
+    Ok(cursor.map(|(cursor, _)| cursor.finalized.number))
 }
 
 fn hash(text: &str) -> Option<[u8; 32]> {
@@ -97,6 +145,7 @@ fn has_arrived(swept: &SweptWallet, job: &SweepJob, transfers: &[TransferRow]) -
             SweepState::Due
             | SweepState::Funded
             | SweepState::Swept { .. }
+            | SweepState::Gone
             | SweepState::Paused { .. } => false,
         }
     })
@@ -107,61 +156,129 @@ async fn arrived(
     stored: &StoredJob,
     transfers: &[TransferRow],
 ) -> Result<bool, Fault> {
+    let now_ms = swept.services.now_ms();
     if matches!(stored.job.state, SweepState::Funding { .. }) {
-        let next = stored.job.step(SweepEvent::TopUpArrived)?;
-        return swept.write(stored, next).await;
+        let next = stored.job.step(SweepEvent::TopUpArrived, now_ms)?;
+        let top_up = next.top_up.map(|top_up| top_up.amount);
+        let more = SweepTotalRow {
+            top_ups: top_up.unwrap_or_default(),
+            ..SweepTotalRow::default()
+        };
+        return commit(swept, stored, &next, &more).await;
     }
-    let services = &swept.services;
-    let next = stored.job.step(SweepEvent::MoveFinal)?;
+    let next = stored.job.step(SweepEvent::MoveFinal, now_ms)?;
     let SweepState::Swept { amount } = next.state else {
         return Err(Fault::bug("a sweep that is not over at its end"));
     };
-    let fees = transfers.iter().map(|row| &row.transfer.transfer);
-    let fees = fees.filter(|transfer| transfer.index == TransferIndex::Fee);
-    let fee = fees
-        .map(|transfer| U256::from_be_bytes(transfer.amount))
-        .sum::<U256>();
-    let top_up = stored.job.top_up.unwrap_or_default();
-    let key = sweep_rows::total(swept.token, swept.chain, stored.job.asset);
-    let (total, expect) = match services.load::<SweepTotalRow>(&key).await? {
-        Some((total, version)) => (total, Precondition::Version(version)),
-        None => (SweepTotalRow::default(), Precondition::Absent),
-    };
-    let add = |one: [u8; 32], other: U256| -> [u8; 32] {
-        U256::from_be_bytes(one).saturating_add(other).to_be_bytes()
-    };
-    let total = SweepTotalRow {
-        sweeps: total.sweeps.saturating_add(1),
-        amount: add(total.amount, U256::from_be_bytes(amount)),
-        top_ups: add(total.top_ups, U256::from_be_bytes(top_up)),
-        fees: add(total.fees, fee),
-    };
-    let mut batch = Batch::new();
-    swept.put(&mut batch, stored.version, &next)?;
-    batch.put(key, expect, rows::encode(&total)?);
-    let network = swept.chain.network();
-    AuditNote::for_vault(&AuditActor::service(), swept.vault, "DepositSwept")
-        .fact("chain", swept.chain)
-        .fact("address", swept.account.text(network))
-        .fact(
-            "token",
-            next.asset
-                .map(|asset| asset.text(network))
-                .unwrap_or_default(),
-        )
-        .fact("amount", U256::from_be_bytes(amount))
-        .fact("fee", fee)
-        .add_to(
-            &mut batch,
-            covault_core::audit::AuditChain::Vault(swept.vault),
-            services.now_ms(),
-        )?;
-    swept.commit(batch).await?;
-    Ok(true)
+    commit(
+        swept,
+        stored,
+        &next,
+        &moved(swept, &next, amount, transfers),
+    )
+    .await
 }
 
-/// Why none of these requests can move anything any more; `None` while one can, or has.
-async fn lost(swept: &SweptWallet, requests: &[SigningRequest]) -> Result<Option<String>, Fault> {
+/// What a transaction has moved to the target, and its fee; `asked` is what it was to move.
+fn moved(
+    swept: &SweptWallet,
+    job: &SweepJob,
+    asked: [u8; 32],
+    transfers: &[TransferRow],
+) -> SweepTotalRow {
+    let all = transfers.iter().map(|row| &row.transfer);
+    let fees = all.clone().filter(|of| of.is_fee());
+    // A token may take a part of it for itself.
+    let network = swept.chain.network();
+    let target = swept.route.target.as_deref();
+    let target = target.and_then(|target| Account::parse(network, target));
+    let at_target = all.filter(|of| of.is_send && Some(of.transfer.to) == target);
+    let at_target = at_target.filter(|of| of.transfer.asset == job.asset && !of.is_fee());
+    let mut amounts = at_target.map(|of| of.transfer.amount).peekable();
+    let amount = match amounts.peek() {
+        Some(_) => sum(amounts),
+        // It went to the target of that time.
+        None => asked,
+    };
+    SweepTotalRow {
+        sweeps: 1,
+        amount,
+        top_ups: [0; 32],
+        fees: sum(fees.map(|of| of.transfer.amount)),
+    }
+}
+
+fn sum(amounts: impl Iterator<Item = [u8; 32]>) -> [u8; 32] {
+    let mut all = [0; 32];
+    amounts.for_each(|amount| add(&mut all, amount));
+    all
+}
+
+fn add(to: &mut [u8; 32], amount: [u8; 32]) {
+    let all = U256::from_be_bytes(*to).saturating_add(U256::from_be_bytes(amount));
+    *to = all.to_be_bytes();
+}
+
+/// Writes the sweep, and what was swept in all, which other wallets change too.
+async fn commit(
+    swept: &SweptWallet,
+    stored: &StoredJob,
+    next: &SweepJob,
+    more: &SweepTotalRow,
+) -> Result<bool, Fault> {
+    let services = &swept.services;
+    let key = sweep_rows::total(swept.token, swept.chain, stored.job.asset);
+    for _ in 0..TRIES {
+        let (mut total, expect) = match services.load::<SweepTotalRow>(&key).await? {
+            Some((total, version)) => (total, Precondition::Version(version)),
+            None => (SweepTotalRow::default(), Precondition::Absent),
+        };
+        total.sweeps = total.sweeps.saturating_add(more.sweeps);
+        add(&mut total.amount, more.amount);
+        add(&mut total.top_ups, more.top_ups);
+        add(&mut total.fees, more.fees);
+        let mut batch = Batch::new();
+        swept.put(&mut batch, stored.version, next)?;
+        batch.put(key.clone(), expect, rows::encode(&total)?);
+        if next.is_over() {
+            note(swept, next.asset, more, &mut batch)?;
+        }
+        match services.store.commit(batch).await {
+            Ok(()) => return Ok(true),
+            Err(CommitError::Conflict(conflict)) if conflict == key => {}
+            Err(error) => return Err(super::commit_fault(error)),
+        }
+    }
+    Err(super::changed_at_the_same_time())
+}
+
+fn note(
+    swept: &SweptWallet,
+    asset: Option<Account>,
+    more: &SweepTotalRow,
+    batch: &mut Batch,
+) -> Result<(), Fault> {
+    let network = swept.chain.network();
+    let token = asset.map(|asset| asset.text(network));
+    AuditNote::for_vault(&AuditActor::service(), swept.vault, "DepositSwept")
+        .fact("chain", swept.chain)
+        .fact("address", swept.address())
+        .fact("token", token.unwrap_or_default())
+        .fact("amount", U256::from_be_bytes(more.amount))
+        .fact("fee", U256::from_be_bytes(more.fees))
+        .add_to(
+            batch,
+            AuditChain::Vault(swept.vault),
+            swept.services.now_ms(),
+        )
+}
+
+/// What became of these requests; `finalized` is the newest final block that was followed.
+async fn fate(
+    swept: &SweptWallet,
+    requests: &[SigningRequest],
+    finalized: Option<u64>,
+) -> Result<Fate, Fault> {
     let mut why = None;
     for request in requests {
         if let RequestState::Failed { reason, .. } = &request.state {
@@ -178,11 +295,16 @@ async fn lost(swept: &SweptWallet, requests: &[SigningRequest]) -> Result<Option
             Some(TransactionState::Final(inclusion)) if !inclusion.success => {
                 "its transaction has failed on the chain"
             }
+            Some(TransactionState::Final(inclusion))
+                if finalized.is_some_and(|finalized| inclusion.block <= finalized) =>
+            {
+                return Ok(Fate::Mined);
+            }
             Some(TransactionState::Replaced { .. }) => "another transaction has taken its place",
             Some(TransactionState::Dropped) => "its transaction was never mined",
-            _ => return Ok(None),
+            _ => return Ok(Fate::Open),
         };
         why = Some(settled.to_owned());
     }
-    Ok(why)
+    Ok(why.map_or(Fate::Open, Fate::Lost))
 }

@@ -130,7 +130,11 @@ impl SigningState {
             (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::AllowanceBatch => {
                 Err(BatchClaim::allowance_taken())
             }
-            (Err(AdvanceError::Conflict(key)), _) if key.space == KeySpace::Sweep => {
+            // It may be there by now: its id is derived, and it is asked for again when an answer is late.
+            (Err(AdvanceError::Conflict(key)), _)
+                if key.space == KeySpace::Sweep
+                    || key.space == KeySpace::Request && sweep.is_some() =>
+            {
                 Err(SweepClaim::lost())
             }
             (Err(problem), Some(draft)) => {

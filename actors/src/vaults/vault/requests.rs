@@ -17,6 +17,7 @@ use crate::{
         batch_claim::BatchClaim,
         followed, request_store, reservations,
         signing::{self, SigningActor, SigningStart},
+        sweep_claim::SweepClaim,
         tx_builder,
     },
     services::skip_unreadable,
@@ -235,9 +236,13 @@ impl VaultState {
             reply,
         } = new;
         let id = request.id;
-        // The id of a batch's request is derived: the same one may be asked for twice.
+        // The ids of requests of batches and sweeps are derived: the same one may be asked for twice.
         if self.requests.contains_key(&id) {
-            let _ = reply.send(Err(BatchClaim::lost()));
+            let fault = match sweep {
+                Some(_) => SweepClaim::being_made(),
+                None => BatchClaim::lost(),
+            };
+            let _ = reply.send(Err(fault));
             return Ok(());
         }
         if let (Some(account), Some(number)) = (&account_queue, gap)

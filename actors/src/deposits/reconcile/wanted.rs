@@ -1,0 +1,98 @@
+//! Balances that are to be compared before their hour.
+
+use covault_core::{
+    audit::AuditChain,
+    deposit::{DepositNetwork, transfer::FollowedChain},
+    fault::{Class, Fault},
+};
+
+use crate::{
+    audit::{AuditActor, AuditNote},
+    commands::caller::Caller,
+    services::Services,
+    store::{
+        Batch, CommitError, Key, Precondition,
+        deposit_rows::{self, CursorRow, ReconciliationRow},
+        rows,
+    },
+};
+
+/// Has all balances of a chain compared by the process that follows it.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, [`Class::Conflict`] when the follower writes at the same time.
+pub async fn begin(
+    services: &Services,
+    caller: &Caller,
+    chain: FollowedChain,
+) -> Result<(), Fault> {
+    if chain.network() == DepositNetwork::Tron {
+        return Err(Fault::field(
+            "network",
+            "balances are not compared on TRON, whose nodes do not say what accounts had after a block",
+        ));
+    }
+    let cursor = deposit_rows::cursor(chain);
+    if services.load::<CursorRow>(&cursor).await?.is_none() {
+        return Err(Fault::field(
+            "chainId",
+            "is of a chain that is not followed",
+        ));
+    }
+    let key = deposit_rows::reconciliation(chain);
+    let (row, expect) = stored(services, &key).await?;
+    let row = ReconciliationRow {
+        is_wanted: true,
+        ..row
+    };
+    let mut batch = Batch::new();
+    batch.put(key.clone(), expect, rows::encode(&row)?);
+    let subject = format!("chain:{chain}");
+    AuditNote::new(&AuditActor::caller(caller), subject, "ReconciliationWanted").add_to(
+        &mut batch,
+        AuditChain::Service,
+        services.now_ms(),
+    )?;
+    match services.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
+            Class::Conflict,
+            "balances of the chain are being compared just now; retry",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The row of a chain.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(super) async fn stored(
+    services: &Services,
+    key: &Key,
+) -> Result<(ReconciliationRow, Precondition), Fault> {
+    Ok(match services.load::<ReconciliationRow>(key).await? {
+        Some((row, version)) => (row, Precondition::Version(version)),
+        None => (ReconciliationRow::default(), Precondition::Absent),
+    })
+}
+
+/// Has them compared as soon as they can be, as what is swept was changed: what is to be swept now is found by its balance.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn want(services: &Services, chain: FollowedChain) -> Result<(), Fault> {
+    let key = deposit_rows::reconciliation(chain);
+    let (row, expect) = stored(services, &key).await?;
+    let row = ReconciliationRow {
+        is_wanted: true,
+        ..row
+    };
+    let mut batch = Batch::new();
+    batch.put(key, expect, rows::encode(&row)?);
+    match services.store.commit(batch).await {
+        // They are compared just now, and again within the hour.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

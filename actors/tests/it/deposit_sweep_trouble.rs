@@ -1,0 +1,256 @@
+//! Sweeps that cannot go on as they began, on anvil: what they hold up, how they end, and that nothing is sent twice.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    operations::RemoveSweepAsset,
+    store::{Batch, CommitError, KeySpace, Scan, Store},
+    testing::StoreDouble,
+};
+use covault_core::{amount::U256, schema::admin::RemoveSweepAssetRequest};
+use serde_json::json;
+
+use crate::{
+    backup::{back_up, let_in, restored},
+    deposit_chain::{Receiver, Shop, TARGET, USDT, chains, node, pay, pay_token, world},
+    deposit_sweeps::*,
+    held_store::HeldStore,
+    world::{CHAIN, admin, call},
+};
+
+#[tokio::test]
+async fn sweep__should_let_others_go_first_when_a_topped_up_token_cannot_move() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    let (stuck, emptied) = (shop.address.clone(), shop.deposit_address("order-2").await);
+    for address in [&stuck, &emptied] {
+        pay_token(&anvil, USDT, address, 300).await;
+    }
+    let both = async |shop: &Shop, state: &str| {
+        let sweeps = status(shop).await.sweeps;
+        sweeps.len() == 2 && sweeps.iter().all(|sweep| sweep.state == state)
+    };
+    shop.until("both are topped up", async |shop| {
+        if both(shop, "funding").await {
+            return true;
+        }
+        anvil.mine(1).await;
+        false
+    })
+    .await;
+    assert!(counts(&shop).await.oldest_wait_ms.is_some());
+    // What is on its way arrives, and nothing follows.
+    enable(&shop, false).await;
+    until(&shop, &anvil, "it has arrived", async |shop| {
+        both(shop, "funded").await
+    })
+    .await;
+    let to = format!("{:0>64}", TARGET.trim_start_matches("0x"));
+    let transfer = format!("0xa9059cbb{to}{:064x}", 300);
+    let by_hand = json!({"to": USDT, "data": transfer, "gas": "0xfde8"});
+    send_as(&anvil, &emptied, by_hand).await;
+    anvil.mine(1).await;
+    assert_eq!(tokens_of(&anvil, TARGET).await, U256::from(300));
+    let frozen = ERC20.replace("63a9059cbb1461005e57", "63a9059cbb1461008457");
+    assert_ne!(frozen, ERC20);
+    anvil.call("anvil_setCode", json!([USDT, frozen])).await;
+    pay(&anvil, &stuck, COIN).await;
+    anvil.mine(10).await;
+    enable(&shop, true).await;
+    until(&shop, &anvil, "the coin is swept", async |shop| {
+        shop.world.pass(PAUSE_MS);
+        let sweeps = status(shop).await.sweeps;
+        coin_of(&anvil, &stuck).await.is_zero() && sweeps.iter().all(|sweep| sweep.address == stuck)
+    })
+    .await;
+    assert_eq!(tokens_of(&anvil, &stuck).await, U256::from(300));
+    assert_eq!(sent(&anvil, &emptied).await, 1, "that of the hand");
+    assert_eq!(sent(&anvil, &gas_wallet).await, 2);
+}
+
+#[tokio::test]
+async fn sweep__should_end_although_its_token_was_removed_meanwhile() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    pay_token(&anvil, USDT, &shop.address, 300).await;
+    let address = shop.address.clone();
+    shop.until("it is moving", async |shop| {
+        let sweep = sweep_of(shop, &address).await;
+        if sweep.is_some_and(|sweep| sweep.state == "moving") {
+            return true;
+        }
+        anvil.mine(1).await;
+        false
+    })
+    .await;
+    let remove = RemoveSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: USDT.into(),
+    };
+    call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
+        .await
+        .unwrap();
+    pay(&anvil, &address, COIN).await;
+    until(&shop, &anvil, "the coin is swept", async |shop| {
+        shop.world.pass(PAUSE_MS);
+        coin_of(&anvil, &address).await.is_zero() && status(shop).await.sweeps.is_empty()
+    })
+    .await;
+    assert_eq!(tokens_of(&anvil, TARGET).await, U256::from(300));
+    assert_eq!(sent(&anvil, &address).await, 2);
+}
+
+#[tokio::test]
+async fn sweeper__should_note_nothing_where_nothing_is_swept_and_find_it_once_it_is() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, _) = open_in(world(), &anvil, &receiver).await;
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "it is final", async |_| {
+        receiver.events().len() == 2
+    })
+    .await;
+    let noted = Scan::prefix(KeySpace::SweepDue, &[], 10);
+    assert!(shop.world.store.scan(&noted).await.unwrap().is_empty());
+    enable(&shop, true).await;
+    until(&shop, &anvil, "it is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sweeper__should_wait_for_the_operator_after_a_restore() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (mut shop, _) = open(&anvil, &receiver).await;
+    let backup = back_up(&shop.gateway).await;
+    shop.gateway.stop().await;
+    shop.world = restored(&shop.world, &backup).await;
+    shop.restart(&[&anvil.url]).await;
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "it is final and noted", async |shop| {
+        let noted = Scan::prefix(KeySpace::SweepDue, &[], 10);
+        !shop.world.store.scan(&noted).await.unwrap().is_empty()
+    })
+    .await;
+    // Ten looks.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(shop.world.requests().await.is_empty());
+    let_in(&shop.gateway, &admin()).await.unwrap();
+    until(&shop, &anvil, "it is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn vault__should_admit_a_request_of_a_sweep_once() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let mut slow = world();
+    let store = HeldStore::new(Arc::clone(&slow.store));
+    store.hold.send_replace(false);
+    slow.store = Arc::clone(&store) as _;
+    let (mut shop, _) = open_in(slow, &anvil, &receiver).await;
+    enable(&shop, true).await;
+    // From now on nobody waits for long, and the store takes no request.
+    shop.world.settings.command_timeout_ms = 500;
+    shop.restart(&[&anvil.url]).await;
+    store.hold.send_replace(true);
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "it is asked for", async |_| {
+        *store.handed.borrow() == 1
+    })
+    .await;
+    // It is asked for again as soon as the first answer is late.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(*store.handed.borrow(), 1);
+    store.hold.send_replace(false);
+    until(&shop, &anvil, "it is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+    assert_eq!(shop.world.requests().await.len(), 1);
+    assert_eq!(sent(&anvil, &shop.address).await, 1);
+}
+
+/// A store whose power goes at the first commit with a sweep, before it or right after.
+struct SweepCut {
+    inner: Arc<dyn Store>,
+    is_before: bool,
+    is_off: AtomicBool,
+}
+
+#[async_trait]
+impl StoreDouble for SweepCut {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut writes = batch.writes().iter();
+        let is_step = writes.any(|write| write.key.space == KeySpace::Sweep);
+        let was_off = match is_step {
+            true => self.is_off.swap(true, Ordering::SeqCst),
+            false => self.is_off.load(Ordering::SeqCst),
+        };
+        if !was_off && !(is_step && self.is_before) {
+            self.inner.commit(batch).await?;
+        }
+        match was_off || is_step {
+            true => Err(CommitError::Unavailable("no power".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn sweep__should_be_made_once_when_the_process_ends_before_and_after_each_of_its_steps() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (mut shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    pay_token(&anvil, USDT, &shop.address, 300).await;
+    let address = shop.address.clone();
+    let mut ends = 0;
+    loop {
+        shop.gateway.stop().await;
+        let store = Arc::new(SweepCut {
+            inner: Arc::clone(&shop.world.store),
+            is_before: ends % 2 == 0,
+            is_off: AtomicBool::new(false),
+        });
+        let chains = chains(&shop.world, &[&anvil.url], 1);
+        shop.gateway = shop.world.start_with(Arc::clone(&store) as _, chains).await;
+        let is_swept = async |shop: &Shop| {
+            tokens_of(&anvil, TARGET).await == U256::from(300)
+                && status(shop).await.sweeps.is_empty()
+        };
+        until(&shop, &anvil, "its next step", async |shop| {
+            store.is_off.load(Ordering::SeqCst) || is_swept(shop).await
+        })
+        .await;
+        if !store.is_off.load(Ordering::SeqCst) {
+            break;
+        }
+        ends += 1;
+    }
+    // It begins, is topped up, the coin arrives, it moves, and is over.
+    assert_eq!(ends, 10);
+    assert_eq!(tokens_of(&anvil, TARGET).await, U256::from(300));
+    assert_eq!(
+        (
+            sent(&anvil, &address).await,
+            sent(&anvil, &gas_wallet).await
+        ),
+        (1, 1)
+    );
+}
