@@ -18,7 +18,7 @@ use covault_core::{
 };
 use prost::Message as _;
 
-pub use payments::{ContractCheck, batch_part, caution, check_contract};
+pub use payments::{ContractCheck, batch_part_and_spends, caution, check_contract};
 
 use crate::wiring::explain;
 

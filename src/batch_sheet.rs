@@ -234,6 +234,15 @@ pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> Sheet {
     sheet
 }
 
+/// Refuses the rows that pay an address, which is in canonical form.
+pub fn refuse_recipient(sheet: &mut Sheet, address: &str, why: &str) {
+    let rows = sheet.rows.iter().filter(|row| row.recipient == address);
+    let numbers: Vec<_> = rows.map(|row| row.number).collect();
+    for number in numbers {
+        sheet.problem(number, "recipient", why);
+    }
+}
+
 /// Checks the rows as the service does: what depends on all of them, and on the wallet that pays.
 ///
 /// # Errors

@@ -33,8 +33,17 @@ pub fn caution(nature: ContentKind) -> &'static str {
     }
 }
 
+/// [`batch_part`], and what it pays if that contract is a batch contract.
+pub fn batch_part_and_spends(payload: &Payload) -> (Option<(u64, Address, BatchPart)>, Vec<Spend>) {
+    let (Payload::Evm(evm), Some(part)) = (payload, batch_part(payload)) else {
+        return (None, Vec::new());
+    };
+    let outflow = evm.batch_outflow(&BatchContracts::from([(part.0, part.1)]));
+    (Some(part), outflow.map(|it| it.spends).unwrap_or_default())
+}
+
 /// What a payload would do as a part of a batch payment, and with which contract of which chain.
-pub fn batch_part(payload: &Payload) -> Option<(u64, Address, BatchPart)> {
+fn batch_part(payload: &Payload) -> Option<(u64, Address, BatchPart)> {
     match payload {
         Payload::Evm(payload) => payload.batch_part(),
         _ => None,

@@ -34,11 +34,18 @@ use crate::{
 };
 
 /// The largest body of a form with a file.
-pub const MAX_UPLOAD: usize = batch_sheet::MAX_BYTES + (64 << 10);
+///
+/// It may have the text of before beside the mended file.
+pub const MAX_UPLOAD: usize = 2 * batch_sheet::MAX_BYTES + (64 << 10);
+/// The address of nobody on EVM chains.
+const NOBODY: &str = "0x0000000000000000000000000000000000000000";
 /// Fields of a form at most.
 const FIELDS: usize = 20;
-/// Wallets of the list.
-const WALLETS: i64 = 100;
+/// Wallets of the list, and pages of a vault's wallets that are looked through for them.
+const WALLETS: usize = 100;
+const PAGES: i64 = 20;
+/// Most decimals that an amount of 256 bits can have.
+const MOST_DECIMALS: usize = 77;
 
 #[derive(Template)]
 #[template(path = "batch-new.html")]
@@ -47,11 +54,15 @@ struct UploadPage {
     vaults: Vec<ChoiceView>,
     /// The address, and what is said of the wallet.
     wallets: Vec<(String, Text, bool)>,
+    /// The vault has more wallets than are listed.
+    has_more: bool,
     chains: Vec<(u64, bool)>,
     form: Form,
     /// What is wrong with the form as a whole.
     problem: Text,
     sheet: Option<SheetView>,
+    /// The page has the one form that makes it, and none for another file.
+    can_be_made: bool,
     /// Of this form, so that it makes one batch however often it is sent.
     key: String,
 }
@@ -65,11 +76,18 @@ struct Form {
     chain: String,
     token: String,
     in_smallest: bool,
+    /// Of a token, as the person says.
+    decimals: String,
+    /// What the checked page has shown: the total in the smallest unit, and the decimals of the file's amounts.
+    total: String,
+    read_with: String,
     name: String,
     notes: String,
     /// The file, as text.
     text: String,
     file: Vec<u8>,
+    /// A file was chosen, and nothing is in it.
+    is_empty: bool,
     /// Who is paid twice is meant to be.
     duplicates: bool,
     key: String,
@@ -86,6 +104,14 @@ struct SheetView {
     asset: Text,
     /// How amounts of the file were read.
     read_as: String,
+    decimals: usize,
+    /// Who pays, and where.
+    from: Text,
+    wallet: Text,
+    vault: Text,
+    place: String,
+    /// What speaks against it before it is made; empty: nothing.
+    warning: &'static str,
 }
 
 struct RowView {
@@ -99,6 +125,8 @@ struct RowView {
     notes: Text,
     is_formula: bool,
     again: Option<usize>,
+    /// A recipient that is hardly meant; empty otherwise.
+    odd: &'static str,
     is_bad: bool,
 }
 
@@ -144,8 +172,14 @@ pub async fn create(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
         Ok(found) => found,
         Err(fault) => return refuse(call, signed_in, form, fault).await,
     };
+    let is_as_shown = form.total == shown.smallest && form.read_with == shown.decimals.to_string();
     let problem = match (shown.problems.is_empty(), shown.duplicates) {
         (false, _) => Some("The file has mistakes; nothing was made of it."),
+        (true, _) if !is_as_shown => {
+            let problem = "The amounts are no longer those that were checked: look at them again. Nothing was made.";
+            let page = show(call, signed_in, form, Some(shown), problem).await?;
+            return Ok(page.with_status(StatusCode::CONFLICT));
+        }
         (true, 1..) if !form.duplicates => {
             Some("A recipient is paid more than once: say that this is meant, or mend the file.")
         }
@@ -217,8 +251,10 @@ async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
             ));
         }
         let name = part.name().unwrap_or_default().to_owned();
+        let is_chosen = part.file_name().is_some_and(|name| !name.is_empty());
         let bytes = part.bytes().await.map_err(broken)?;
         if name == "file" {
+            form.is_empty = is_chosen && bytes.is_empty();
             form.file = bytes.to_vec();
             continue;
         }
@@ -231,9 +267,13 @@ async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
             "chain" => form.chain = line(),
             "token" => form.token = line(),
             "unit" => form.in_smallest = text == "smallest",
+            "decimals" => form.decimals = line(),
+            "total" => form.total = text,
+            "read_with" => form.read_with = text,
             "name" => form.name = line(),
             "notes" => form.notes = line(),
-            "text" => form.text = text,
+            // Browsers write line ends of their own.
+            "text" => form.text = text.replace("\r\n", "\n"),
             "duplicates" => form.duplicates = text == "yes",
             "key" => form.key = text,
             _ => {}
@@ -241,11 +281,13 @@ async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
     }
     sessions::check_form(signed_in, &form.form_token)?;
     check_role(signed_in)?;
-    // A file is newer than what the page had before.
-    if form.file.is_empty() {
+    // A file is newer than what the page had before. What cannot be read does not come back as a text.
+    if form.is_empty {
+        form.text = String::new();
+    } else if form.file.is_empty() {
         form.file = form.text.clone().into_bytes();
     } else {
-        let text = String::from_utf8_lossy(&form.file);
+        let text = str::from_utf8(&form.file).unwrap_or_default();
         form.text = text.trim_start_matches('\u{feff}').to_owned();
     }
     Ok(form)
@@ -291,27 +333,13 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
         Some(token) => facts::token(call, signed_in, ChainKey::of(network, chain_id), token).await,
         None => None,
     };
-    let (decimals, read_as) = match (&paid.token, &said) {
+    let (decimals, read_as) = match &paid.token {
         _ if form.in_smallest => (0, "in the smallest unit".to_owned()),
-        (None, _) => {
+        None => {
             let (symbol, decimals) = coin(&paid.asset().place);
             (decimals, format!("in {symbol}, with {decimals} decimals"))
         }
-        (Some(_), Some(said)) => {
-            let decimals = said.decimals();
-            (
-                decimals,
-                format!(
-                    "in tokens with {decimals} decimals, as the token's contract says through the chain's nodes"
-                ),
-            )
-        }
-        (Some(_), None) => {
-            return Err(Fault::field(
-                "unit",
-                "the token's contract does not say now how many decimals it has: give the amounts in the smallest unit",
-            ));
-        }
+        Some(_) => decimals_of(form, said.as_ref())?,
     };
     Ok(Chosen {
         wallet,
@@ -322,13 +350,65 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
     })
 }
 
+/// The decimals of a token, and how amounts are read with them. The person says them: what a contract says, through nodes that
+/// may lie, decides about no amount.
+fn decimals_of(form: &Form, said: Option<&SaidOfToken>) -> Result<(usize, String), Fault> {
+    let by_contract = match said {
+        Some(said) => format!(
+            "its contract says {}, through the chain's nodes",
+            said.decimals()
+        ),
+        None => "its contract does not say".to_owned(),
+    };
+    let given = form.decimals.parse::<usize>().ok();
+    let given = given.filter(|given| *given <= MOST_DECIMALS);
+    let given = given.ok_or_else(|| {
+        let problem = format!(
+            "say how many decimals the token has, as its issuer has published it ({by_contract}), or give the amounts in the \
+             smallest unit"
+        );
+        Fault::field("decimals", problem)
+    })?;
+    match said {
+        Some(said) if said.decimals() != given => {
+            let problem = format!(
+                "you say {given}, and {by_contract}: find out which is right, or give the amounts in the smallest unit"
+            );
+            Err(Fault::field("decimals", problem))
+        }
+        _ => Ok((
+            given,
+            format!("in tokens with {given} decimals, as you say ({by_contract})"),
+        )),
+    }
+}
+
 async fn sheet_of(
     call: &Call<'_>,
     signed_in: &SignedIn,
     form: &Form,
 ) -> Result<(Chosen, Sheet, SheetView), Fault> {
+    if form.is_empty {
+        return Err(Fault::field(
+            "file",
+            "is empty: nothing was read, and nothing was made",
+        ));
+    }
     let chosen = chosen(call, signed_in, form).await?;
     let mut sheet = batch_sheet::read(&form.file, &chosen.paid, chosen.decimals);
+    let caller = call.caller(signed_in);
+    let pages = call.gateway().pages(&caller);
+    let contract = chosen
+        .paid
+        .chain_id
+        .and_then(|chain| pages.batch_contract(chain));
+    if let Some(contract) = contract {
+        batch_sheet::refuse_recipient(
+            &mut sheet,
+            contract,
+            "is the batch contract, which gives nothing back",
+        );
+    }
     if sheet.problems.is_empty() {
         let kind = chosen
             .paid
@@ -350,10 +430,31 @@ async fn sheet_of(
         notes: Text::new(&row.notes),
         is_formula: row.is_formula,
         again: row.again,
+        odd: match row.recipient.as_str() {
+            own if own == chosen.wallet.address => "the wallet that pays",
+            zero if zero == NOBODY => "nobody's address: it is lost",
+            _ => "",
+        },
         is_bad: sheet.problems.iter().any(|it| it.row == row.number),
     });
     let total = sheet.total();
+    let names = vault_names(call, signed_in).await?;
+    let vault = names
+        .get(&chosen.wallet.vault_uuid)
+        .cloned()
+        .unwrap_or_default();
     let shown = SheetView {
+        from: Text::new(&chosen.wallet.address),
+        wallet: Text::new(&chosen.wallet.name),
+        vault: Text::new(vault),
+        place: asset.place.to_string(),
+        decimals: chosen.decimals,
+        warning: match (chosen.paid.network, contract) {
+            (Network::Evm, None) => {
+                "No batch contract is configured for this chain: the batch could not be approved."
+            }
+            _ => "",
+        },
         rows: rows.collect(),
         problems: sheet
             .problems
@@ -384,29 +485,7 @@ async fn show(
         let first = by_name.first().map(|(uuid, _)| (*uuid).clone());
         form.vault = first.unwrap_or_default();
     }
-    let mut wallets = Vec::new();
-    if !form.vault.is_empty() {
-        let request = wire::GetWalletListRequest {
-            vault_uuid: form.vault.clone(),
-            page: None,
-            limit: Some(WALLETS),
-        };
-        let found = call.operation::<GetWalletList>(signed_in, &request).await?;
-        for wallet in &found.details_list {
-            let network = Network::from_wire(wallet.network_type());
-            let pays = matches!(
-                network,
-                Some(Network::Evm | Network::Bitcoin | Network::Sui)
-            );
-            if !pays || wallet.status() == Status::Archived {
-                continue;
-            }
-            let network = network.map_or("", Network::name);
-            let said = format!("{network}: {} {}", wallet.address, wallet.name);
-            let is_chosen = wallet.address == form.from;
-            wallets.push((wallet.address.clone(), Text::new(said.trim()), is_chosen));
-        }
-    }
+    let (wallets, has_more) = wallets(call, signed_in, &form).await?;
     let caller = call.caller(signed_in);
     let chains = call.gateway().pages(&caller).chains();
     let chains = chains
@@ -424,10 +503,56 @@ async fn show(
             })
             .collect(),
         wallets,
+        has_more,
         chains: chains.collect(),
         form,
         problem: Text::new(problem),
+        can_be_made: sheet.as_ref().is_some_and(|it| it.problems.is_empty()),
         sheet,
         key: call.id.to_owned(),
     })
+}
+
+/// The wallets of the vault that can pay, the chosen one in any case; whether there are more.
+async fn wallets(
+    call: &Call<'_>,
+    signed_in: &SignedIn,
+    form: &Form,
+) -> Result<(Vec<(String, Text, bool)>, bool), Fault> {
+    let mut wallets = Vec::new();
+    if form.vault.is_empty() {
+        return Ok((wallets, false));
+    }
+    let mut has_more = false;
+    for page in 1..=PAGES {
+        let request = wire::GetWalletListRequest {
+            vault_uuid: form.vault.clone(),
+            page: Some(page),
+            limit: None,
+        };
+        let found = call.operation::<GetWalletList>(signed_in, &request).await?;
+        has_more = !found.details_list.is_empty();
+        for wallet in &found.details_list {
+            let network = Network::from_wire(wallet.network_type());
+            let pays = matches!(
+                network,
+                Some(Network::Evm | Network::Bitcoin | Network::Sui)
+            );
+            if !pays || wallet.status() == Status::Archived {
+                continue;
+            }
+            let network = network.map_or("", Network::name);
+            let said = format!("{network}: {} {}", wallet.address, wallet.name);
+            let is_chosen = wallet.address == form.from;
+            wallets.push((wallet.address.clone(), Text::new(said.trim()), is_chosen));
+        }
+        if !has_more || wallets.len() >= WALLETS {
+            break;
+        }
+    }
+    // No other one is chosen in its place.
+    if !form.from.is_empty() && !wallets.iter().any(|(_, _, is_chosen)| *is_chosen) {
+        wallets.insert(0, (form.from.clone(), Text::new(&form.from), true));
+    }
+    Ok((wallets, has_more))
 }

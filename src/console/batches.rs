@@ -3,6 +3,8 @@
 //! A session alone moves no money: a batch is approved here only where the vault's rule has people approve its signing
 //! requests with their passkeys.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::http::StatusCode;
 use covault_actors::{
@@ -41,6 +43,8 @@ use crate::{
 /// Batches of a page, and how many pages of the service are looked through for one with a state.
 const PAGE: usize = 50;
 const LOOKS: usize = 5;
+/// How long a page waits for its chain.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Signing requests of a batch that are shown, the newest.
 const REQUESTS: usize = 10;
 /// Gas of a call of the batch contract: what it takes at most for a row, and beside them. An allowance takes the latter, too.
@@ -412,15 +416,22 @@ async fn money(
             .ok()?;
         parse_u256(&said.balance).ok()
     };
+    let end = tokio::time::Instant::now() + PATIENCE;
+    // A chain that hangs keeps no page waiting.
     let (of_coin, of_token, fee) = futures::join!(
-        balance(None),
-        async {
+        tokio::time::timeout_at(end, balance(None)),
+        tokio::time::timeout_at(end, async {
             match &paid.token {
                 Some(token) => balance(Some(token)).await,
                 None => None,
             }
-        },
-        fee_about(call, signed_in, batch, paid)
+        }),
+        tokio::time::timeout_at(end, fee_about(call, signed_in, batch, paid))
+    );
+    let (of_coin, of_token, fee) = (
+        of_coin.ok().flatten(),
+        of_token.ok().flatten(),
+        fee.ok().flatten(),
     );
     let mut lines = Vec::new();
     let mut missing = Vec::new();

@@ -143,6 +143,8 @@ pub async fn add(
         let pays = matches!(part, (_, _, BatchPart::Payment(_)));
         if pays && found.as_ref().is_some_and(|found| !found.is_bad) {
             view.caution = "";
+            let rows = std::mem::take(&mut view.batch_spends);
+            view.list(&rows);
         }
         view.contract = found;
     }

@@ -25,15 +25,15 @@ use super::{
     standing::{Standing, is_held, leading},
     text::{SpendView, Text, Time},
     totals,
-    views::{ApprovalView, FeeView, OnChainView, RequestView, RequestsPage, Shell},
+    views::{
+        ApprovalView, FeeView, OnChainView, RequestView, RequestsPage, SPENDS, Shell, sums_of,
+    },
 };
 use crate::{
     approving::{self, contents},
     units::{coin, coins},
 };
 
-/// Payments of a request that are listed. More are in no batch; a call of a contract may have thousands.
-const SPENDS: usize = 300;
 /// What of a request's JSON is not its payload.
 const NOT_PAYLOAD: [&str; 7] = [
     "approvalSubject",
@@ -149,6 +149,7 @@ pub fn view(
         (Vec::new(), "", None, String::new(), String::new());
     let (mut network, mut wallet) = (Text::default(), Text::default());
     let (mut all_spends, mut batch_part) = (Vec::new(), None);
+    let mut batch_spends = Vec::new();
     let problem = match &decoded {
         Err(error) if request.approval_subject.is_some() => Text::new(format!("{error:#}")),
         _ => Text::default(),
@@ -159,7 +160,7 @@ pub fn view(
             spends = spends_of(&outflow.spends, &decoded.fields);
             all_spends = outflow.spends;
             caution = approving::caution(outflow.nature);
-            batch_part = approving::batch_part(&decoded.payload);
+            (batch_part, batch_spends) = approving::batch_part_and_spends(&decoded.payload);
             if decoded.payload.is_transaction() && decoded.payload.pays_fee() {
                 let (unit, decimals) = coin(&outflow.place);
                 let known = leading(request, now_ms);
@@ -184,7 +185,7 @@ pub fn view(
             let fields = payload_of(request);
             if let Some((payload, of)) = parse(&fields) {
                 all_spends = payload.outflow(of).spends;
-                batch_part = approving::batch_part(&payload);
+                (batch_part, batch_spends) = approving::batch_part_and_spends(&payload);
                 spends = spends_of(&all_spends, &fields);
                 network = Text::new(of.name());
                 wallet = Text::new(payload.from());
@@ -233,6 +234,7 @@ pub fn view(
         caution,
         batch_uuid: Text::new(&request.batch_payment_uuid),
         batch_part,
+        batch_spends,
         contract: None,
         fields: flat,
         contents: said,
@@ -327,16 +329,6 @@ fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
         sentence: Text::new(sentence),
         is_bad,
     })
-}
-
-fn sums_of(spends: &[Spend]) -> Vec<(Asset, U256)> {
-    let mut sums: BTreeMap<&Asset, U256> = BTreeMap::new();
-    for spend in spends {
-        let sum = sums.entry(&spend.asset).or_default();
-        *sum = sum.saturating_add(spend.amount);
-    }
-    let sums = sums.into_iter();
-    sums.map(|(asset, sum)| (asset.clone(), sum)).collect()
 }
 
 /// What leaves the wallet, with the decimals that the request names for its token, if it does.

@@ -14,6 +14,7 @@ use covault_core::{
     networks::{Network, outflow::Asset, outflow::ChainScope},
     schema::{admin, wire},
     token::TokenVaults,
+    user::UserRole,
 };
 use futures::{StreamExt as _, stream};
 
@@ -123,6 +124,8 @@ struct WalletPage {
     vault: Text,
     vault_uuid: String,
     key_path: Text,
+    /// This person can make batch payments from it.
+    pays_many: bool,
     /// The token that is asked about; empty at first.
     token: Text,
     chains: Vec<(String, bool)>,
@@ -446,6 +449,11 @@ pub async fn wallet(
         vault: Text::new(names.get(&found.vault_uuid).cloned().unwrap_or_default()),
         vault_uuid: found.vault_uuid.clone(),
         key_path: Text::new(&found.key_path),
+        pays_many: signed_in.user.role == UserRole::Approver
+            && matches!(
+                Network::from_wire(found.network_type()),
+                Some(Network::Evm | Network::Bitcoin | Network::Sui)
+            ),
         wallet: shown,
         chains: chains
             .into_iter()

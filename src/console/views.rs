@@ -1,5 +1,7 @@
 //! The pages, as their templates take them. What is a [`Text`] comes from others; what is a `String` was made here.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::users::SignedIn;
@@ -15,6 +17,8 @@ use super::{
 };
 use crate::{approving::ContractCheck, units::in_units};
 
+/// Payments of a request that are listed. More are in no batch; a call of a contract may have thousands.
+pub const SPENDS: usize = 300;
 /// Payments of a request that a table shows.
 const FEW: usize = 10;
 
@@ -150,6 +154,8 @@ pub struct RequestView {
     pub batch_uuid: Text,
     /// What it would do as a part of a batch payment, and with which contract of which chain.
     pub batch_part: Option<(u64, evm::Address, evm::batch::BatchPart)>,
+    /// What it pays if that is a batch contract.
+    pub batch_spends: Vec<outflow::Spend>,
     /// Whether that contract is the right one; where the page is about a few requests.
     pub contract: Option<ContractCheck>,
     pub fields: Vec<(Text, Text)>,
@@ -183,6 +189,13 @@ pub struct RequestView {
 }
 
 impl RequestView {
+    /// Lists what it pays.
+    pub fn list(&mut self, spends: &[outflow::Spend]) {
+        self.spends = spends.iter().take(SPENDS).map(SpendView::new).collect();
+        self.more_spends = spends.len().saturating_sub(SPENDS);
+        self.sums = sums_of(spends);
+    }
+
     /// What leaves in all of its payments, in words.
     pub fn all_sums(&self) -> Vec<TotalView> {
         let sum = |(asset, amount): &(outflow::Asset, U256)| TotalView {
@@ -216,6 +229,17 @@ impl RequestView {
         self.failed = self.failed.shortened();
         self
     }
+}
+
+/// What leaves in all, by asset.
+pub fn sums_of(spends: &[outflow::Spend]) -> Vec<(outflow::Asset, U256)> {
+    let mut sums: BTreeMap<&outflow::Asset, U256> = BTreeMap::new();
+    for spend in spends {
+        let sum = sums.entry(&spend.asset).or_default();
+        *sum = sum.saturating_add(spend.amount);
+    }
+    let sums = sums.into_iter();
+    sums.map(|(asset, sum)| (asset.clone(), sum)).collect()
 }
 
 /// What became of a transaction on its chain.

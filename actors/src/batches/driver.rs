@@ -67,11 +67,7 @@ async fn look_at(vaults: &VaultActors, vault: VaultId, batch: BatchId) {
         Ok(()) => None,
         // It has changed in between: it is looked at again.
         Err(fault) if fault == BatchClaim::lost() => return,
-        Err(fault) if *fault.class() == Class::Bug => {
-            tracing::debug!(%batch, ?fault, "a batch payment cannot go on");
-            Some("an internal error; the log of the service has it".to_owned())
-        }
-        Err(fault) => Some(fault.message().to_owned()),
+        Err(fault) => Some(fault),
     };
     if let Err(fault) = hold_up(&vaults.services, vault, batch, reason).await {
         tracing::debug!(%batch, ?fault, "why a batch payment waits was not stored");
@@ -83,8 +79,12 @@ async fn hold_up(
     services: &Services,
     vault: VaultId,
     batch: BatchId,
-    reason: Option<String>,
+    fault: Option<Fault>,
 ) -> Result<(), Fault> {
+    let reason = fault.as_ref().map(|fault| match fault.class() {
+        Class::Bug => "an internal error; the log of the service has it".to_owned(),
+        _ => fault.message().to_owned(),
+    });
     let key = batch_rows::held_up(batch);
     let known = services.load::<String>(&key).await?;
     if known.as_ref().map(|(known, _)| known) == reason.as_ref() {
@@ -93,7 +93,7 @@ async fn hold_up(
     let mut change = Batch::new();
     match &reason {
         Some(reason) => {
-            tracing::warn!(%batch, reason, "a batch payment has to wait");
+            tracing::warn!(%batch, ?fault, "a batch payment has to wait");
             // It is on its way still, so that no reason stays behind one that is over.
             let open = batch_rows::open_batch(vault, batch);
             let open_row = services.load::<()>(&open).await?;

@@ -67,6 +67,13 @@ pub async fn run(args: CreateArgs) -> anyhow::Result<()> {
         token: args.token,
     };
     let decimals = args.decimals.into();
+    if paid.token.is_none() {
+        let (symbol, of_coin) = coin(&paid.asset().place);
+        ensure!(
+            [0, of_coin].contains(&decimals),
+            "--decimals must be {of_coin} for {symbol}, or left out for the smallest unit"
+        );
+    }
     let sheet = read(&file, &paid, decimals, &args.from, args.duplicates)?;
     eprintln!("{}", in_lines(&sheet, &paid, decimals));
     if args.dry_run {

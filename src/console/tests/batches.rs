@@ -264,12 +264,26 @@ async fn file__should_become_a_batch_whose_requests_wait_for_people() {
         said.text
     );
     assert_eq!(world.batches_of(&vault).await, 0);
+    // The page has the one form that makes what it shows, and says who pays where.
+    assert_eq!(said.text.matches("<form").count(), 2, "{}", said.text);
+    for part in [
+        "name=\"total\" value=\"500000000000000000\"",
+        "name=\"read_with\" value=\"18\"",
+        "<dt>Vault</dt><dd><bdi>treasury</bdi>",
+        "<dt>Chain</dt><dd>evm:31337</dd>",
+    ] {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+    let summary = said.text.split("<table>").next().unwrap();
+    assert!(summary.contains(&from), "{summary}");
     // Who is paid twice must be meant to be.
+    let mut shown = fields(bad);
+    shown.extend([("total", "500000000000000000"), ("read_with", "18")]);
     let said = world
         .send_form(
             "/batches",
             &person.cookie,
-            form(&fields(bad), Some(good.as_bytes())),
+            form(&shown, Some(good.as_bytes())),
         )
         .await;
     assert_eq!(
@@ -278,7 +292,7 @@ async fn file__should_become_a_batch_whose_requests_wait_for_people() {
         "{}",
         said.text
     );
-    let mut meant = fields(bad);
+    let mut meant = shown;
     meant.push(("duplicates", "yes"));
     let mut made = Vec::new();
     for _ in 0..2 {
@@ -463,54 +477,57 @@ async fn batch__should_be_started_by_no_session_alone() {
 #[tokio::test]
 async fn token_amounts__should_be_shown_beside_the_smallest_unit_and_what_is_missing_said() {
     let (world, person, _, from) = world("manual").await;
-    let fields = |token: &'static str, unit: &'static str, text: &'static str| {
-        form(
-            &[
-                ("form_token", person.form_token.as_str()),
-                ("from", from.as_str()),
-                ("chain", "31337"),
-                ("token", token),
-                ("unit", unit),
-                ("text", text),
-            ],
-            None,
-        )
-    };
+    let fields =
+        |token: &'static str, unit: &'static str, decimals: &'static str, text: &'static str| {
+            form(
+                &[
+                    ("form_token", person.form_token.as_str()),
+                    ("from", from.as_str()),
+                    ("chain", "31337"),
+                    ("token", token),
+                    ("unit", unit),
+                    ("decimals", decimals),
+                    ("text", text),
+                ],
+                None,
+            )
+        };
     let rows = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,2.5\n";
-    let said = world
-        .send_form(
-            "/batches/check",
-            &person.cookie,
-            fields(TOKEN, "whole", rows),
-        )
-        .await;
+    let check = async |form| {
+        world
+            .send_form("/batches/check", &person.cookie, form)
+            .await
+    };
+    let said = check(fields(TOKEN, "whole", "6", rows)).await;
     assert_eq!(said.status, 200, "{}", said.text);
-    for part in ["2500000", "2.5 US\\u{202e}DC", "6 decimals, as the token"] {
+    for part in ["2500000", "2.5 US\\u{202e}DC", "6 decimals, as you say"] {
         assert!(said.text.contains(part), "{part}: {}", said.text);
     }
-    // A contract that says nothing: decimals are not guessed.
-    let said = world
-        .send_form(
-            "/batches/check",
-            &person.cookie,
-            fields(CONTRACT, "whole", rows),
-        )
-        .await;
-    assert_eq!(said.status, 422, "{}", said.text);
+    // A contract decides about no amount: the person says the decimals, and another number is refused.
+    for (decimals, expected) in [
+        ("", "say how many decimals the token has"),
+        ("18", "find out which is right"),
+        ("78", "say how many decimals the token has"),
+    ] {
+        let said = check(fields(TOKEN, "whole", decimals, rows)).await;
+        assert_eq!(said.status, 422, "{}", said.text);
+        assert!(said.text.contains(expected), "{expected}: {}", said.text);
+        assert!(
+            said.text.contains("its contract says 6") || decimals == "18",
+            "{}",
+            said.text
+        );
+        assert!(said.text.contains("c0ffee19,2.5"), "{}", said.text);
+    }
+    let said = check(fields(CONTRACT, "whole", "6", rows)).await;
+    assert_eq!(said.status, 200, "{}", said.text);
     assert!(
-        said.text.contains("give the amounts in the smallest unit"),
+        said.text.contains("its contract does not say"),
         "{}",
         said.text
     );
-    assert!(said.text.contains("c0ffee19,2.5"), "{}", said.text);
     let units = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,2500000\n";
-    let said = world
-        .send_form(
-            "/batches/check",
-            &person.cookie,
-            fields(CONTRACT, "smallest", units),
-        )
-        .await;
+    let said = check(fields(CONTRACT, "smallest", "", units)).await;
     assert_eq!(said.status, 200, "{}", said.text);
     let uuid = world.batch(&from, &["2500000", "1"], Some(TOKEN)).await;
     let page = world.get(&format!("/batches/{uuid}"), &person.cookie).await;
@@ -563,14 +580,203 @@ async fn upload__should_be_bounded_and_254_rows_soon_checked() {
         .await;
     assert_eq!(said.status, 422, "{}", said.status);
     assert!(said.text.contains("is larger than 256 KiB"));
-    let file = "x".repeat(400 << 10);
+    let file = "x".repeat(700 << 10);
     let said = world
         .send_form("/batches/check", &person.cookie, form_of(file))
         .await;
     assert_eq!(said.status, 413, "{}", said.text);
+    // What a browser sends with a mended file of the largest size: the text of before, with line ends of its own.
+    let old = format!("recipient,amount\r\n{}", "x\r\n".repeat(80 << 10));
+    let known = [
+        ("form_token", person.form_token.as_str()),
+        ("from", from.as_str()),
+        ("chain", "31337"),
+        ("unit", "smallest"),
+        ("text", old.as_str()),
+    ];
+    let notes = "n".repeat(480);
+    let rows = (0..254).map(|row| format!("0x{:040x},7,{notes}\n", 0xa000 + row));
+    let mended = format!("recipient,amount,notes\n{}", rows.collect::<String>());
+    let mended = mended.as_bytes();
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&known, Some(mended)))
+        .await;
+    assert_eq!(said.status, 200, "{}", said.status);
+    // A file at the limit comes back from the text field with longer line ends.
+    let lines = (256 << 10) / 8;
+    let text = format!("recipient,amount\n{}", "\n".repeat(lines)).replace('\n', "\r\n");
+    let room = "y".repeat((256 << 10) - lines - 20);
+    let text = text + &room;
+    let known = [
+        ("form_token", person.form_token.as_str()),
+        ("from", from.as_str()),
+        ("chain", "31337"),
+        ("text", text.as_str()),
+    ];
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&known, None))
+        .await;
+    assert_eq!(said.status, 422, "{}", said.status);
+    assert!(!said.text.contains("is larger than 256 KiB"));
     let many = vec![("a", "b"); 30];
     let said = world
         .send_form("/batches/check", &person.cookie, form(&many, None))
         .await;
     assert_eq!(said.status, 400, "{}", said.text);
+}
+
+#[tokio::test]
+async fn batch__should_be_made_with_the_amounts_that_were_shown() {
+    let (world, person, vault, from) = world("manual").await;
+    let text = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,2.5\n";
+    let make = async |total: &str, read_with: &str, decimals: &str| {
+        let fields = [
+            ("form_token", person.form_token.as_str()),
+            ("from", from.as_str()),
+            ("chain", "31337"),
+            ("token", TOKEN),
+            ("unit", "whole"),
+            ("decimals", decimals),
+            ("text", text),
+            ("total", total),
+            ("read_with", read_with),
+        ];
+        world
+            .send_form("/batches", &person.cookie, form(&fields, None))
+            .await
+    };
+    for (total, read_with) in [("2500000000000000000", "6"), ("2500000", "18"), ("", "")] {
+        let said = make(total, read_with, "6").await;
+        assert_eq!(said.status, 409, "{}", said.text);
+        assert!(
+            said.text.contains("no longer those that were checked"),
+            "{}",
+            said.text
+        );
+        assert_eq!(world.batches_of(&vault).await, 0);
+    }
+    // A node that says another number than the person does not decide.
+    assert_eq!(make("2500000000000000000", "18", "18").await.status, 422);
+    assert_eq!(make("2500000", "6", "6").await.status, 303);
+    assert_eq!(world.batches_of(&vault).await, 1);
+}
+
+#[tokio::test]
+async fn empty_file__should_not_mean_the_rows_before() {
+    let (world, person, _, from) = world("manual").await;
+    let rows = "recipient,amount\n0x00000000000000000000000000000000c0ffee19,7\n";
+    let fields = [
+        ("form_token", person.form_token.as_str()),
+        ("from", from.as_str()),
+        ("chain", "31337"),
+        ("text", rows),
+    ];
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&fields, Some(b"")))
+        .await;
+    assert_eq!(said.status, 422, "{}", said.text);
+    assert!(
+        said.text.contains("file: is empty") && !said.text.contains("c0ffee19"),
+        "{}",
+        said.text
+    );
+    // Of none that was chosen a browser says an empty name.
+    let (kind, body) = form(&fields, Some(b""));
+    let body = body.replace("filename=\"a.csv\"", "filename=\"\"");
+    let said = world
+        .send_form("/batches/check", &person.cookie, (kind, body))
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    // A row to the batch contract is named before anything is made; nobody's address is marked.
+    let rows = format!("recipient,amount\n{CONTRACT},1\n0x{:040},1\n{from},1\n", 0);
+    let fields = [
+        ("form_token", person.form_token.as_str()),
+        ("from", from.as_str()),
+        ("chain", "31337"),
+        ("text", rows.as_str()),
+    ];
+    let said = world
+        .send_form("/batches/check", &person.cookie, form(&fields, None))
+        .await;
+    assert_eq!(said.status, 422, "{}", said.text);
+    for part in [
+        "Row 2, recipient: <bdi>is the batch contract",
+        "it is lost",
+        "the wallet that pays</strong>",
+    ] {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+}
+
+#[tokio::test]
+async fn wallet_that_is_in_no_list__should_stay_chosen() {
+    let (world, person, vault, _) = world("manual").await;
+    let other = world
+        .vault("other", 1, &[("treasurer", &person.line)])
+        .await;
+    let elsewhere = world.wallet(&vault, "second").await;
+    let path = format!("/batches/new?vault={other}&from={elsewhere}");
+    let page = world.get(&path, &person.cookie).await;
+    let chosen = format!("value=\"{elsewhere}\" selected");
+    assert!(page.text.contains(&chosen), "{}", page.text);
+}
+
+#[test]
+fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
+    let page = |replaces: &str| {
+        let request = wire::SigningRequest {
+            batch_payment_uuid: "0190aaaa-0000-7000-8000-000000000001".into(),
+            replaces_uuid: replaces.into(),
+            notes: Some("Approve any fee".into()),
+            ..Default::default()
+        };
+        let page = views::RequestsPage {
+            shell: views::Shell::outside(),
+            requests: vec![requests::view(&request, "treasury", "treasurer", 0)],
+            has_totals: false,
+            totals: Vec::new(),
+            left_out: Vec::new(),
+            can_approve: false,
+            is_again: false,
+            can_reject: false,
+        };
+        askama::Template::render(&page).unwrap()
+    };
+    assert!(page("").contains("Notes of this service"));
+    let speed_up = page("0190aaaa-0000-7000-8000-000000000002");
+    assert!(speed_up.contains("Notes of who asked"), "{speed_up}");
+    assert!(!speed_up.contains("Notes of this service"), "{speed_up}");
+}
+
+#[tokio::test]
+async fn request_of_a_batch__should_list_exactly_the_rows_of_its_batch() {
+    let chain = ChainKey::evm(CHAIN);
+    let chains = ChainClients::default().with(chain, Arc::new(Chain));
+    // Where a chain may have a part of itself: what a call there does nobody knows, unless it is the batch contract.
+    let contract = "0x00000000000000000000000000000000000000C0";
+    let chains = chains.with_batch_contract(chain, contract.into());
+    let world = World::with(0, chains).await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world
+        .vault("treasury", 1, &[("treasurer", &person.line)])
+        .await;
+    let from = world.wallet(&vault, "cash").await;
+    let uuid = world.batch(&from, &["5", "7"], None).await;
+    let said = world
+        .act(&person, &format!("/batches/{uuid}/approve"), "&total=12")
+        .await;
+    assert_eq!(said.status, 303, "{}", said.text);
+    let page = world.get(&format!("/batches/{uuid}"), &person.cookie).await;
+    let request = page.text.split_once("href=\"/requests/").unwrap().1;
+    let request = request.split('"').next().unwrap();
+    let page = world
+        .get(&format!("/requests/{request}"), &person.cookie)
+        .await;
+    assert_eq!(
+        page.text.matches("class=\"spend\"").count(),
+        2,
+        "{}",
+        page.text
+    );
+    assert!(!page.text.contains("nobody can tell whom"), "{}", page.text);
 }
