@@ -3,6 +3,7 @@
 
 mod approvals;
 mod new_holders;
+mod sweeps;
 
 use std::{
     collections::BTreeMap,
