@@ -1,17 +1,14 @@
 //! The page of one request, and of several that were chosen together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use covault_actors::{operations::GetSigningRequestDetails, users::SignedIn};
 use covault_core::{
-    amount::{U256, parse_u128},
+    amount::parse_u128,
     approval::{MAX_LIST, words},
     fault::Fault,
-    networks::{
-        Network, Payload,
-        outflow::{Asset, Spend},
-    },
+    networks::{Network, Payload, outflow::Spend},
     schema::{json, wire},
     user::UserRole,
 };
