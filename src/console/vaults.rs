@@ -153,12 +153,19 @@ fn view(vault: &admin::Vault) -> VaultView {
 fn in_words(rule: &admin::ApprovalRule) -> String {
     let names: Vec<_> = rule.of.iter().map(|it| it.name.as_str()).collect();
     let names = names.join(", ");
-    match (rule.mode.as_str(), names.as_str()) {
+    let people = match (rule.mode.as_str(), names.as_str()) {
         ("manual", _) => format!("{} of {names}", rule.needs),
         (_, "") => {
             "none: requests are signed at once, within the policies of the signers".to_owned()
         }
         (_, _) => format!("none by the vault; {names} approve what signers want approved"),
+    };
+    match rule.client_signers.len() {
+        0 => people,
+        1 => format!("{people}; instead of them a client signer, for requests that name it"),
+        many => format!(
+            "{people}; instead of them one of {many} client signers, for requests that name it"
+        ),
     }
 }
 

@@ -151,8 +151,17 @@ impl World {
         let key = fs::read_to_string(own.with_extension("pub")).unwrap();
         let key = key.trim().to_owned();
         let approver = format!("treasurer={}", person.with_extension("pub").display());
-        let vault =
-            cluster.create_vault_with("treasury", &["--approver", &approver, "--needs", "1"]);
+        let vault = cluster.create_vault_with(
+            "treasury",
+            &[
+                "--approver",
+                &approver,
+                "--needs",
+                "1",
+                "--client-signer",
+                &key,
+            ],
+        );
         let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
         // The public product's file, and behind it what a node of ours needs.
         let health = free_port();
@@ -217,6 +226,10 @@ impl World {
         let mut command = covault();
         // As the public product's client signer is started.
         command.args(["client-signer", "--config-path"]).arg(config);
+        // Nobody is there: whoever is asked through it says no.
+        for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+            command.env(name, "http://127.0.0.1:9");
+        }
         Process::start(&mut command, &config.with_file_name("client.log"))
     }
 
@@ -290,8 +303,12 @@ async fn client_signer__should_decide_with_its_callback_and_be_asked_once() {
         (status, &body["error"]["message"]),
         (403, &json!("ClientSignerPublicKey is required"))
     );
-    // Nobody decides who has no share, and no malformed key.
+    // Nobody decides who has no share or is not named by the vault's rule, and no malformed key.
     for (signer, says) in [
+        (
+            world.cluster.keys[1].clone(),
+            "is not a client signer of the vault's approval rule",
+        ),
         (
             world.cluster.keys[2].clone(),
             "holds no share of this key of the vault",

@@ -6,7 +6,6 @@ use crate::{
     commands::caller::vault_in_scope,
     store::rows,
     vaults::{
-        admission::check_client_signer,
         vault::{self, NewWallet},
         wallets::{self, WalletPlan},
     },
@@ -49,7 +48,7 @@ impl Operation for CreateWallet {
         if let Some(signer) = client_signer {
             let vault = call.services.hot_vault(vault).await?;
             let (vault, _) = vault.ok_or_else(Fault::invalid_uuid)?;
-            check_client_signer(&vault, network, signer)?;
+            vault.check_client_signer(network.curve(), signer)?;
         }
         let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();

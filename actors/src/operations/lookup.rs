@@ -8,7 +8,7 @@ use covault_core::{
     request::SigningRequest,
     schema::wire,
     token::TokenAccess,
-    wallet::Wallet,
+    wallet::{Wallet, vault::CLIENT_SIGNER},
 };
 
 use super::{Home, HomeLookup};
@@ -20,7 +20,7 @@ use crate::{
         Key, batch_rows,
         rows::{self, ReplacementRow, TransactionRow},
     },
-    vaults::{admission::CLIENT_SIGNER, management},
+    vaults::management,
 };
 
 /// What a request's UUID names.

@@ -76,6 +76,7 @@ fn rule() -> ApprovalRule {
             keys: vec!["ssh-ed25519 AAAA".into()],
         }],
         expires_ms: 9,
+        client_signers: vec![NodeId([6; 32])],
     }
 }
 

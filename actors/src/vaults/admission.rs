@@ -10,7 +10,7 @@ use covault_core::{
     order::NodeId,
     request::{Consent, RequestState, SigningRequest},
     schema::wire,
-    wallet::{Wallet, WalletStatus, vault::Vault},
+    wallet::{Wallet, WalletStatus},
 };
 use ractor::rpc::CallResult;
 
@@ -35,9 +35,6 @@ use crate::{
 
 /// How often a request is looked for whose creation ended without an answer.
 const MAX_RESTARTS: u32 = 6;
-
-/// The field that names a client signer.
-pub const CLIENT_SIGNER: &str = "callbackClientSignerPublicKey";
 
 /// What is to be signed, by which wallet.
 pub struct Proposal {
@@ -154,8 +151,12 @@ pub async fn admit(
         .hot_vault(wallet.vault)
         .await?
         .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+    let client_signer = match replaces.is_some() || gap.is_some() {
+        true => vault.approval.still_named(client_signer),
+        false => client_signer,
+    };
     if let Some(signer) = client_signer {
-        check_client_signer(&vault, wallet.network, signer)?;
+        vault.check_client_signer(wallet.network.curve(), signer)?;
     }
     let root = vault
         .root(wallet.network.curve())
@@ -232,21 +233,6 @@ pub async fn admit(
         restart_until_stored(vaults, vault, id);
     }
     answer(outcome)?
-}
-
-/// Refuses a client signer without a share: it could never take part.
-///
-/// # Errors
-/// [`Class::Invalid`], field [`CLIENT_SIGNER`].
-pub fn check_client_signer(vault: &Vault, network: Network, signer: NodeId) -> Result<(), Fault> {
-    let shares = vault.shares(network.curve());
-    match shares.is_some_and(|(_, of)| of.holders.contains(&signer)) {
-        true => Ok(()),
-        false => Err(Fault::field(
-            CLIENT_SIGNER,
-            "holds no share of this key of the vault; reshare the vault to it first",
-        )),
-    }
 }
 
 /// Refuses what signers are known to refuse.

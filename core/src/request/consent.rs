@@ -21,6 +21,8 @@ use crate::{
 
 /// Most persons that a rule names.
 pub const MAX_APPROVERS: usize = 100;
+/// Most client signers that a rule names.
+const MAX_CLIENT_SIGNERS: usize = 16;
 /// Most keys of one person.
 const MAX_KEYS: usize = 16;
 /// How long a request waits for people where nothing else is said, in milliseconds: 72 hours.
@@ -41,6 +43,8 @@ pub struct ApprovalRule {
     pub of: Vec<Approver>,
     /// How long a request waits for them, in milliseconds; it fails then.
     pub expires_ms: u64,
+    /// Client signers that a request can name: the one that it names decides in place of the people.
+    pub client_signers: Vec<NodeId>,
 }
 
 /// Whether people decide.
@@ -73,6 +77,7 @@ impl ApprovalRule {
             mode: ApprovalMode::Automatic,
             of: Vec::new(),
             expires_ms: USUAL_EXPIRY_MS,
+            client_signers: Vec::new(),
         }
     }
 
@@ -101,8 +106,21 @@ impl ApprovalRule {
         }
     }
 
-    /// The rule in words.
+    /// The rule in words, with the client signers that requests may name.
     pub fn describe(&self) -> String {
+        let people = self.describe_people();
+        match self.client_signers.as_slice() {
+            [] => people,
+            signers => {
+                let lines: Vec<_> = signers.iter().map(|it| it.openssh_line("")).collect();
+                let lines = lines.join(", ");
+                format!("{people}; for requests that name it, the client signer: {lines}")
+            }
+        }
+    }
+
+    /// Who decides where no client signer is named, in words.
+    pub(super) fn describe_people(&self) -> String {
         let names: Vec<_> = self.of.iter().map(|it| it.name.as_str()).collect();
         let names = names.join(", ");
         match self.mode {
@@ -115,6 +133,12 @@ impl ApprovalRule {
                 format!("client signer {}", signer.openssh_line(""))
             }
         }
+    }
+
+    /// The client signer that decides about what replaces the transaction of a request that `named` one, or fills a gap
+    /// before it: that one, unless the rule no longer names it. Then the people of the rule decide.
+    pub fn still_named(&self, named: Option<NodeId>) -> Option<NodeId> {
+        named.filter(|signer| self.client_signers.contains(signer))
     }
 
     /// Whose proof it is, of those whom the rule names.
@@ -150,6 +174,7 @@ impl ApprovalRule {
             mode,
             of,
             expires_ms,
+            client_signers,
         } = self;
         if of.len() > MAX_APPROVERS {
             let problem = format_args!("more than {MAX_APPROVERS} approvers");
@@ -194,6 +219,15 @@ impl ApprovalRule {
             let problem = "must be a minute to 30 days, in milliseconds";
             return Err(Fault::field("expiresMs", problem));
         }
+        if client_signers.len() > MAX_CLIENT_SIGNERS {
+            let problem = format_args!("more than {MAX_CLIENT_SIGNERS} client signers");
+            return Err(Fault::field("clientSigners", problem));
+        }
+        let mut signers = BTreeSet::new();
+        if let Some(place) = (client_signers.iter()).position(|it| !signers.insert(it)) {
+            let at = format_args!("clientSigners[{place}]");
+            return Err(Fault::field(at, "is named twice"));
+        }
         Ok(())
     }
 }
@@ -228,10 +262,13 @@ pub struct Consent {
 }
 
 impl Consent {
-    /// Nobody was asked yet.
+    /// Nobody was asked yet. Which client signers the request could have named is nothing to it.
     pub fn new(rule: ApprovalRule) -> Self {
         Self {
-            rule,
+            rule: ApprovalRule {
+                client_signers: Vec::new(),
+                ..rule
+            },
             given: Vec::new(),
             expires_at_ms: 0,
             wanted: None,

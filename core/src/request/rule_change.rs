@@ -9,6 +9,7 @@ use crate::{
     approval::{ApprovalProof, MAX_APPROVALS, MAX_VALIDITY_MS, rule_change_challenge},
     fault::Fault,
     ids::VaultId,
+    order::NodeId,
     schema::admin,
 };
 
@@ -79,7 +80,7 @@ impl RuleChange {
             let names: Vec<_> = people.iter().map(String::as_str).collect();
             let problem = format_args!(
                 "the vault's rule wants {}, and {} have signed this change: {}",
-                self.present.describe(),
+                self.present.describe_people(),
                 names.len(),
                 names.join(", ")
             );
@@ -101,6 +102,7 @@ impl ApprovalRule {
             needs,
             of,
             expires_ms,
+            client_signers,
         } = message.ok_or_else(|| {
             refuse(
                 "",
@@ -117,6 +119,10 @@ impl ApprovalRule {
             _ => return Err(refuse(".mode", "must be manual or automatic")),
         };
         let approver = |admin::Approver { name, keys }| Approver { name, keys };
+        let signers = client_signers.iter().enumerate().map(|(place, line)| {
+            let at = format!("approvals.clientSigners[{place}]");
+            NodeId::parse_openssh_line(line).map_err(|fault| fault.at(&at))
+        });
         let rule = Self {
             mode,
             of: of.into_iter().map(approver).collect(),
@@ -124,6 +130,7 @@ impl ApprovalRule {
                 0 => USUAL_EXPIRY_MS,
                 given => given,
             },
+            client_signers: signers.collect::<Result<_, _>>()?,
         };
         rule.check()
             .map_err(|fault| fault.with_prefix("approvals"))?;
@@ -147,6 +154,9 @@ impl ApprovalRule {
             needs,
             of: self.of.iter().map(approver).collect(),
             expires_ms: self.expires_ms,
+            client_signers: (self.client_signers.iter())
+                .map(|signer| signer.openssh_line(""))
+                .collect(),
         }
     }
 }

@@ -18,6 +18,8 @@ use crate::{
     },
 };
 
+/// The field of requests that names a client signer.
+pub const CLIENT_SIGNER: &str = "callbackClientSignerPublicKey";
 /// Why something that was in progress is not gone on with.
 const RESTORED: &str =
     "the store was restored from a backup; the outcome of this operation is unknown";
@@ -149,6 +151,25 @@ impl Vault {
     /// The generation of shares that signs on a curve, once the key is there.
     pub fn generation(&self, curve: Curve) -> Option<&Generation> {
         self.live(curve).map(|live| &live.generation)
+    }
+
+    /// Refuses a client signer without a share of the key of a curve, which could never take part, and one that the
+    /// vault's rule does not name: it would decide in place of the rule's people.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`], field [`CLIENT_SIGNER`].
+    pub fn check_client_signer(&self, curve: Curve, signer: NodeId) -> Result<(), Fault> {
+        let refuse = |problem: &str| Err(Fault::field(CLIENT_SIGNER, problem));
+        let holds = |of: &Generation| of.holders.contains(&signer);
+        if !self.generation(curve).is_some_and(holds) {
+            return refuse(
+                "holds no share of this key of the vault; reshare the vault to it first",
+            );
+        }
+        match self.approval.client_signers.contains(&signer) {
+            true => Ok(()),
+            false => refuse("is not a client signer of the vault's approval rule"),
+        }
     }
 
     /// Whether every root key is there.

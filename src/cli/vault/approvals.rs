@@ -3,6 +3,8 @@
 use anyhow::{Context as _, bail};
 use covault_core::schema::admin;
 
+use crate::cli::public_key;
+
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
 /// Who decides about the requests of a vault.
@@ -24,6 +26,11 @@ pub struct ApprovalArgs {
     /// For how many hours a request waits for approval before it fails.
     #[arg(long, value_name = "HOURS", default_value_t = 72)]
     approval_hours: u64,
+    /// A client signer that requests may name, to decide in place of the persons: an OpenSSH line or the path of a .pub
+    /// file. May be repeated. It needs a share of the vault, too, by now or later. Requests that name another one are
+    /// refused.
+    #[arg(long, value_name = "KEY")]
+    client_signer: Vec<String>,
 }
 
 impl ApprovalArgs {
@@ -39,7 +46,16 @@ impl ApprovalArgs {
             needs: (!approver.is_empty()).then_some(1),
             approver,
             approval_hours: 72,
+            client_signer: Vec::new(),
         }
+    }
+
+    /// The client signers, as the API takes them.
+    ///
+    /// # Errors
+    /// When the file of one cannot be read.
+    pub fn client_signers(&self) -> anyhow::Result<Vec<String>> {
+        self.client_signer.iter().map(|it| public_key(it)).collect()
     }
 
     /// The rule.
@@ -47,6 +63,7 @@ impl ApprovalArgs {
     /// # Errors
     /// When it is not said who approves.
     pub fn rule(self) -> anyhow::Result<admin::ApprovalRule> {
+        let client_signers = self.client_signers()?;
         let mut of: Vec<admin::Approver> = Vec::new();
         for text in &self.approver {
             let (name, key) = text
@@ -79,6 +96,7 @@ impl ApprovalArgs {
             needs,
             of,
             expires_ms: self.approval_hours.saturating_mul(HOUR_MS),
+            client_signers,
         })
     }
 }
@@ -109,6 +127,7 @@ mod tests {
             approver: approver.iter().map(|&text| text.to_owned()).collect(),
             needs,
             approval_hours: 72,
+            client_signer: vec!["ssh-ed25519 C bot".into()],
         }
     }
 
@@ -139,6 +158,7 @@ mod tests {
             .map(|it| (it.name.as_str(), it.keys.len()))
             .collect();
         assert_eq!(keys, [("a", 2), ("b", 1)]);
+        assert_eq!(rule.client_signers, ["ssh-ed25519 C bot"]);
         let rule = args("automatic", &[], None).rule().unwrap();
         assert_eq!(
             (rule.mode.as_str(), rule.needs, rule.of.len()),

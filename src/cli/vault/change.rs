@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use covault_actors::operations::ChangeApprovals;
 use covault_core::{
+    order::NodeId,
     port::Clock as _,
     request::{ApprovalRule, RuleChange},
     schema::admin,
@@ -13,7 +14,11 @@ use covault_core::{
 use super::{VaultSelector, approvals::ApprovalArgs, made};
 use crate::{
     adapters::SystemClock,
-    cli::{approve, client::ConnectionArgs, print_line},
+    cli::{
+        approve,
+        client::{AdminClient, ConnectionArgs},
+        print_line,
+    },
     wiring::explain,
 };
 
@@ -29,6 +34,9 @@ pub enum Command {
         which: VaultSelector,
         #[command(flatten)]
         approvals: ApprovalArgs,
+        /// Change nothing but the client signers, to those that --client-signer names.
+        #[arg(long, conflicts_with_all = ["approvals", "approver", "needs", "approval_hours"])]
+        keep_people: bool,
         /// For how many hours the signatures count; at most 24.
         #[arg(long, value_name = "HOURS", default_value_t = 23)]
         valid_hours: u64,
@@ -71,6 +79,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Propose {
             which,
             approvals,
+            keep_people,
             valid_hours,
             out,
             target,
@@ -79,13 +88,29 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 (1..=24).contains(&valid_hours),
                 "--valid-hours must be 1 to 24"
             );
-            let next = ApprovalRule::parse(Some(approvals.rule()?)).map_err(explain)?;
+            let client_signers = approvals.client_signers()?;
+            let named = match keep_people {
+                true => None,
+                false => Some(parsed(Some(approvals.rule()?))?),
+            };
             let vault = which.find(&target.client()?).await?;
+            let present = parsed(vault.approvals)?;
+            let next = match named {
+                Some(next) => next,
+                None => with_client_signers(&present, client_signers)?,
+            };
+            let gone = |it: &&NodeId| !next.client_signers.contains(it);
+            for signer in present.client_signers.iter().filter(gone) {
+                eprintln!(
+                    "NOTE: the new rule does not name the client signer {}: requests that name it will be refused",
+                    signer.openssh_line("")
+                );
+            }
             let valid_ms = valid_hours.saturating_mul(HOUR_MS);
             let change = RuleChange {
                 vault: vault.uuid.parse().map_err(explain)?,
                 changes: vault.approval_changes,
-                present: ApprovalRule::parse(vault.approvals).map_err(explain)?,
+                present,
                 next,
                 valid_until_ms: SystemClock.now_ms().saturating_add(valid_ms),
             };
@@ -133,11 +158,67 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             };
             let client = target.client()?;
             let vault = made(client.call::<ChangeApprovals>(&request).await?.vault)?;
-            let rule = ApprovalRule::parse(vault.approvals).map_err(explain)?;
+            let rule = parsed(vault.approvals)?;
             print_line(format_args!("{}  {}", vault.uuid, rule.describe()));
             Ok(())
         }
     }
+}
+
+fn parsed(rule: Option<admin::ApprovalRule>) -> anyhow::Result<ApprovalRule> {
+    ApprovalRule::parse(rule).map_err(explain)
+}
+
+/// A rule with these client signers instead of its own.
+///
+/// # Errors
+/// When they cannot be those of a rule.
+fn with_client_signers(rule: &ApprovalRule, lines: Vec<String>) -> anyhow::Result<ApprovalRule> {
+    parsed(Some(admin::ApprovalRule {
+        client_signers: lines,
+        ..rule.to_wire()
+    }))
+}
+
+/// Has a vault's rule name these client signers beside those that it names: at once where the rule needs nobody.
+///
+/// # Errors
+/// When people have to agree to that, with what to run.
+pub(super) async fn name_client_signers(
+    client: &AdminClient,
+    vault: &admin::Vault,
+    lines: &[String],
+) -> anyhow::Result<()> {
+    let present = parsed(vault.approvals.clone())?;
+    let mut all = present.to_wire().client_signers;
+    let known = all.len();
+    for signer in with_client_signers(&present, lines.to_vec())?.client_signers {
+        if !present.client_signers.contains(&signer) {
+            all.push(signer.openssh_line(""));
+        }
+    }
+    if all.len() == known {
+        return Ok(());
+    }
+    let needs = present.needs();
+    ensure!(
+        needs == 0,
+        "{needs} of the vault's people have to agree before its rule names another client signer: covault vault approvals \
+         propose --vault {} --keep-people {} --out change.json, then sign and apply it, and repeat this command",
+        vault.uuid,
+        all.iter()
+            .map(|line| format!("--client-signer {line:?}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
+    let request = admin::ChangeApprovalsRequest {
+        vault_uuid: vault.uuid.clone(),
+        approvals: Some(with_client_signers(&present, all)?.to_wire()),
+        valid_until_ms: 0,
+        signatures: Vec::new(),
+    };
+    client.call::<ChangeApprovals>(&request).await?;
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<RuleChange> {
@@ -184,11 +265,45 @@ pub(super) fn in_words(rule: &ApprovalRule) -> String {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::{approval::MAX_VALIDITY_MS, ids::VaultId};
+    use covault_core::{
+        approval::{
+            MAX_VALIDITY_MS,
+            testing::{TestSshKey, TestSshKind},
+        },
+        ids::VaultId,
+    };
 
     use super::*;
 
     const NOW_MS: u64 = 1_800_000_000_000;
+
+    #[test]
+    fn client_signers__should_be_changed_without_the_people_and_shown_to_who_signs() {
+        let node = |number| {
+            let line = TestSshKey::new(TestSshKind::Ed25519, number).line();
+            NodeId::parse_openssh_line(&line).unwrap()
+        };
+        let line = |number| node(number).openssh_line("");
+        let rule = parsed(Some(admin::ApprovalRule {
+            mode: "automatic".into(),
+            client_signers: vec![line(1)],
+            ..Default::default()
+        }))
+        .unwrap();
+        let next = with_client_signers(&rule, vec![line(2), line(3)]).unwrap();
+        assert_eq!(next.client_signers, [node(2), node(3)]);
+        let but_them = ApprovalRule {
+            client_signers: rule.client_signers.clone(),
+            ..next.clone()
+        };
+        assert_eq!(but_them, rule);
+        let words = in_words(&next);
+        assert!(
+            words.contains(&line(2)) && words.contains(&line(3)),
+            "{words}"
+        );
+        assert!(with_client_signers(&rule, vec![line(2); 2]).is_err());
+    }
 
     #[test]
     fn sign__should_show_until_when_a_change_may_be_made_and_refuse_other_ends() {

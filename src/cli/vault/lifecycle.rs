@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use covault_actors::operations::{CancelReshare, ListNodes, ReshareVault};
 use covault_core::{
     order::NodeId,
@@ -67,13 +67,18 @@ pub struct NewHoldersArgs {
         required_unless_present = "cancel"
     )]
     signers: Vec<String>,
+    /// One of --signers that is a client signer: the vault's rule names it from now on, so that requests can. May be
+    /// repeated. Where people approve the vault's requests, have them agree first: covault vault approvals propose
+    /// --keep-people --client-signer KEY.
+    #[arg(long, value_name = "KEY")]
+    client_signer: Vec<String>,
     /// Cancel the refresh or reshare in progress, unless its new shares sign already.
-    #[arg(long, conflicts_with_all = ["threshold", "signers", "lost", "schemes"])]
+    #[arg(long, conflicts_with_all = ["threshold", "signers", "client_signer", "lost", "schemes"])]
     cancel: bool,
 }
 
 pub async fn refresh(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
-    run_reshare(vault_keys, None, Vec::new()).await
+    run_reshare(vault_keys, None, Vec::new(), &[]).await
 }
 
 pub async fn reshare(vault_keys: VaultKeysArgs, set: NewHoldersArgs) -> anyhow::Result<()> {
@@ -81,7 +86,24 @@ pub async fn reshare(vault_keys: VaultKeysArgs, set: NewHoldersArgs) -> anyhow::
         return cancel(vault_keys).await;
     }
     let signers = lines(&set.signers)?;
-    run_reshare(vault_keys, set.threshold, signers).await
+    let client_signers = lines(&set.client_signer)?;
+    if !client_signers.is_empty() {
+        let nodes: Vec<_> = signers
+            .iter()
+            .map(|it| node(it))
+            .collect::<Result<_, _>>()?;
+        for line in &client_signers {
+            ensure!(
+                nodes.contains(&node(line)?),
+                "--client-signer {line:?} is not one of --signers"
+            );
+        }
+    }
+    run_reshare(vault_keys, set.threshold, signers, &client_signers).await
+}
+
+fn node(line: &str) -> anyhow::Result<NodeId> {
+    NodeId::parse_openssh_line(line).map_err(explain)
 }
 
 fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
@@ -114,9 +136,11 @@ async fn run_reshare(
     vault_keys: VaultKeysArgs,
     threshold: Option<u16>,
     signers: Vec<String>,
+    client_signers: &[String],
 ) -> anyhow::Result<()> {
     let client = vault_keys.target.client()?;
     let before = vault_keys.which.find(&client).await?;
+    change::name_client_signers(&client, &before, client_signers).await?;
     let name = before.name.clone();
     let request = admin::ReshareVaultRequest {
         vault_uuid: before.uuid.clone(),

@@ -274,7 +274,7 @@ impl World {
                 mode: "manual".into(),
                 needs,
                 of: people.iter().map(approver).collect(),
-                expires_ms: 0,
+                ..Default::default()
             }),
             ..Default::default()
         };

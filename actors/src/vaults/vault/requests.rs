@@ -252,8 +252,17 @@ impl VaultState {
             return Ok(());
         }
         // That of its row may be older.
-        let client_signer = request.consent.rule.client_signer();
+        let mut client_signer = request.consent.rule.client_signer();
         let rule = self.vault.approval.clone();
+        if replacement.is_some() || gap.is_some() {
+            client_signer = rule.still_named(client_signer);
+        }
+        if let Some(signer) = client_signer
+            && let Err(fault) = (self.vault).check_client_signer(request.network.curve(), signer)
+        {
+            let _ = reply.send(Err(fault));
+            return Ok(());
+        }
         request.consent = Consent::new(match client_signer {
             Some(signer) => rule.of_client_signer(signer),
             None => rule,

@@ -1,6 +1,6 @@
 //! Another rule for who decides.
 
-use covault_actors::operations::{ChangeApprovals, ListVaults};
+use covault_actors::operations::{ChangeApprovals, CreateWallet, ListVaults, ReplaceTransaction};
 use covault_core::{
     approval::testing::{TestSshKey, TestSshKind},
     request::{ApprovalRule, RuleChange},
@@ -22,7 +22,7 @@ fn of(mode: &str, needs: u32, persons: &[u8]) -> admin::ApprovalRule {
         mode: mode.into(),
         needs,
         of: persons.iter().map(person).collect(),
-        expires_ms: 0,
+        ..Default::default()
     }
 }
 
@@ -276,4 +276,96 @@ async fn signatures__should_count_for_one_change_and_for_none_that_comes_later()
             assert_eq!(rule_of(&gateway).await, new);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_signers__should_be_those_whom_the_people_of_the_vault_have_named() {
+    let world = World::new();
+    *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
+    world.evm.replaceable.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let line = |number| node(number).openssh_line("");
+    let naming = |signers: &[u8]| admin::ApprovalRule {
+        client_signers: signers.iter().map(|it| line(*it)).collect(),
+        ..of("manual", 2, &[1, 2, 3])
+    };
+    let vault = vault_with(&gateway, naming(&[1])).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let make = async |signer: u8| {
+        let request = wire::CreateSigningRequestRequest {
+            callback_client_signer_public_key: Some(line(signer)),
+            ..request(send(&from))
+        };
+        let made = call::<CreateSigningRequest>(&gateway, &admin(), request).await;
+        made.map(|made| made.signing_request.unwrap().uuid)
+    };
+    let wallet = async |signer: u8| {
+        let request = wire::CreateWalletRequest {
+            vault_uuid: vault.to_string(),
+            callback_client_signer_public_key: line(signer),
+            network_type: wire::NetworkType::Evm.into(),
+            ..Default::default()
+        };
+        call::<CreateWallet>(&gateway, &admin(), request).await
+    };
+    let not_named =
+        "callbackClientSignerPublicKey: is not a client signer of the vault's approval rule";
+    // Every holder of a share could say that it is one, and yes to anything.
+    let fault = make(2).await.unwrap_err();
+    assert_eq!(
+        (fault.class(), fault.message()),
+        (&Class::Invalid, not_named)
+    );
+    assert_eq!(wallet(2).await.unwrap_err().message(), not_named);
+    wallet(1).await.unwrap();
+    let uuid = make(1).await.unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+
+    // Nobody names one but as many people as approve.
+    let wanted = RuleChange {
+        vault,
+        changes: 0,
+        present: rule_of(&gateway).await,
+        next: parsed(naming(&[2])),
+        valid_until_ms: world.clock_ms() + HOUR,
+    };
+    let fault = change(&gateway, &wanted, &[1]).await.unwrap_err();
+    assert!(fault.message().starts_with("signatures: "), "{fault:?}");
+    let others = RuleChange {
+        next: parsed(naming(&[1, 2])),
+        ..wanted.clone()
+    };
+    let request = admin::ChangeApprovalsRequest {
+        vault_uuid: vault.to_string(),
+        approvals: Some(others.next.to_wire()),
+        valid_until_ms: wanted.valid_until_ms,
+        signatures: [1, 2]
+            .map(|it| key(it).sign(&wanted.challenge().unwrap()))
+            .to_vec(),
+    };
+    let fault = call::<ChangeApprovals>(&gateway, &admin(), request).await;
+    assert!(fault.unwrap_err().message().starts_with("signatures[0]: "));
+    assert_eq!(make(2).await.unwrap_err().message(), not_named);
+    let changed = change(&gateway, &wanted, &[1, 2]).await.unwrap();
+    assert_eq!(changed.client_signers, [line(2)]);
+    assert_eq!(make(1).await.unwrap_err().message(), not_named);
+
+    // What the one before has decided is replaced by who decides now, and that is not it.
+    let asked = wire::ReplaceTransactionRequest {
+        uuid,
+        action: wire::replace_transaction_request::Action::SpeedUp.into(),
+        most_fee: None,
+        notes: None,
+    };
+    let made = call::<ReplaceTransaction>(&gateway, &admin(), asked).await;
+    let made = made.unwrap().signing_request.unwrap();
+    assert_eq!(made.callback_client_signer_public_key, None);
+    assert_eq!(waits(&gateway, &made.uuid).await.required_approval_count, 2);
+
+    let uuid = make(2).await.unwrap();
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    assert_eq!(world.signers.client_signer(&uuid), Some(node(2)));
+    // Nobody else is named by an automatic rule, either.
+    let named = parsed(naming(&[2]));
+    assert!(named.describe().ends_with(&line(2)), "{}", named.describe());
 }

@@ -161,7 +161,7 @@ fn rule(mode: &str, needs: u32) -> admin::ApprovalRule {
         mode: mode.into(),
         needs,
         of,
-        expires_ms: 0,
+        ..Default::default()
     }
 }
 

@@ -68,6 +68,18 @@ async fn vaults__should_be_made_by_who_says_who_approves() {
             changed(|it| it.mode = "automatic".into()),
             "approvals.needs: must be 0",
         ),
+        (
+            changed(|it| it.client_signers = vec![node(1).openssh_line(""), "ssh-rsa AAAA".into()]),
+            "approvals.clientSigners[1]: must be an OpenSSH line",
+        ),
+        (
+            changed(|it| it.client_signers = vec![node(1).openssh_line("bot"); 2]),
+            "approvals.clientSigners[1]: is named twice",
+        ),
+        (
+            changed(|it| it.client_signers = (1..=17).map(|n| node(n).openssh_line("")).collect()),
+            "approvals.clientSigners: more than 16",
+        ),
     ] {
         let fault = make(approvals).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid, "{fault}");
@@ -138,11 +150,21 @@ async fn manual__should_sign_nothing_for_a_client_that_creates_looks_and_rejects
     assert_eq!(rows(&world, KeySpace::Awaiting).await, 0);
 }
 
+/// A wallet of a vault in which two people approve, or the client signer that is node 1.
+async fn with_client_signer(gateway: &Gateway) -> String {
+    let named = admin::ApprovalRule {
+        client_signers: vec![node(1).openssh_line("bot")],
+        ..rule("manual", 2)
+    };
+    let vault = vault_with(gateway, named).await;
+    evm_wallet(gateway, vault).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_signer__should_decide_in_place_of_the_people_of_its_vault() {
     let world = World::new();
     let gateway = world.start().await;
-    let from = manual(&gateway).await;
+    let from = with_client_signer(&gateway).await;
     let make = async |key: String| {
         let request = wire::CreateSigningRequestRequest {
             callback_client_signer_public_key: Some(key),
@@ -186,7 +208,7 @@ async fn client_signer__should_decide_about_what_replaces_its_transaction_too() 
     *world.evm.sighting.lock().unwrap() = Some(TransactionSighting::Waiting);
     world.evm.replaceable.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
-    let from = manual(&gateway).await;
+    let from = with_client_signer(&gateway).await;
     let line = node(1).openssh_line("");
     let request = wire::CreateSigningRequestRequest {
         callback_client_signer_public_key: Some(line.clone()),
