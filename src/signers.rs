@@ -9,6 +9,7 @@ use covault_actors::port::{
 };
 use covault_core::{
     amount::U256,
+    approval::Rejection,
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
     ids::{SessionId, TokenId, VaultId},
@@ -27,6 +28,9 @@ use covault_mpc::{
     policy::PolicyRequest,
     shares,
 };
+
+/// How long the bus has to take a rejection.
+const TELLING: Duration = Duration::from_secs(2);
 
 /// The cluster, as the orchestrator wants it.
 pub struct ClusterSigners {
@@ -83,6 +87,15 @@ impl SignerCluster for ClusterSigners {
         let told = cluster.tell_of_approvals(order, session, &of.holders, needed, patience);
         let hold = told.await?;
         Ok(hold.map(|ClusterHold { until_ms, by }| SignerHold { until_ms, by }))
+    }
+
+    async fn tell_of_rejection(
+        &self,
+        rejection: &Rejection,
+        holders: &[NodeId],
+    ) -> Result<(), Fault> {
+        let cluster = &self.cluster;
+        cluster.tell_of_rejection(rejection, holders, TELLING).await
     }
 
     fn foresee(&self, request: &ForeseenRequest<'_>) -> Result<(), Fault> {

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
+    approval::Rejection,
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     ids::{SessionId, TokenId, VaultId},
@@ -193,6 +194,19 @@ pub trait SignerCluster: Send + Sync {
         _patience: Duration,
     ) -> Result<Option<SignerHold>, Fault> {
         Ok(None)
+    }
+
+    /// Tells holders of shares what a person has rejected. They verify it themselves, and never sign it then.
+    /// Those that are away may not hear of it.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it could not be sent to all of them.
+    async fn tell_of_rejection(
+        &self,
+        _rejection: &Rejection,
+        _holders: &[NodeId],
+    ) -> Result<(), Fault> {
+        Ok(())
     }
 
     /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They go on

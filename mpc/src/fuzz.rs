@@ -109,7 +109,7 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
     let Some((which, body)) = data.split_first() else {
         return Ok(());
     };
-    let again = match which % 9 {
+    let again = match which % 10 {
         0 => message::reencode::<message::SignOrderMsg>(body),
         1 => message::reencode::<message::KeygenOrderMsg>(body),
         2 => {
@@ -141,6 +141,12 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
             message::reencode::<message::ActivateMsg>(body)
         }
         6 => message::reencode::<message::BackupOrderMsg>(body),
+        8 => {
+            if let Some(message) = message::decode::<message::RejectionMsg>(body) {
+                drop(message.rejection.challenge());
+            }
+            message::reencode::<message::RejectionMsg>(body)
+        }
         7 => {
             if let Some(request) = message::decode::<message::AttestOrderMsg>(body) {
                 attest_order(&request.order)?;

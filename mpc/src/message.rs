@@ -1,6 +1,7 @@
 //! What envelopes carry, beside protocol messages. BCS; the envelope has the version.
 
 use covault_core::{
+    approval::Rejection,
     attest::AttestOrder,
     derive::RootKey,
     fault::{Class, Fault},
@@ -98,6 +99,12 @@ pub(crate) struct AttestOrderMsg {
     pub order: AttestOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: a person has rejected these requests. It is not answered: it can only stop something, at any time.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RejectionMsg {
+    pub rejection: Rejection,
 }
 
 /// Node to orchestrator.

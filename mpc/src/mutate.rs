@@ -10,7 +10,7 @@ use crate::{
     envelope::EnvelopeKind,
     message::{
         ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, KeygenOrderMsg, OrderReply,
-        PreprocessMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode, encode,
+        PreprocessMsg, RejectionMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode, encode,
     },
 };
 
@@ -33,6 +33,7 @@ pub fn mutations(kind: EnvelopeKind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<
         EnvelopeKind::Activate => of::<ActivateMsg>(body),
         EnvelopeKind::BackupOrder => of::<BackupOrderMsg>(body),
         EnvelopeKind::AttestOrder => of::<AttestOrderMsg>(body),
+        EnvelopeKind::Rejection => of::<RejectionMsg>(body),
         EnvelopeKind::Nonces => of::<PreprocessMsg>(body),
         EnvelopeKind::Announcement => of::<Announcement>(body),
         EnvelopeKind::Reply => of::<OrderReply>(body),

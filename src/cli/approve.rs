@@ -14,12 +14,14 @@ use std::{
 use anyhow::{Context as _, ensure};
 use covault_actors::operations::{GetPendingSigningRequests, GetSigningRequestDetails};
 use covault_core::{
-    approval::{MAX_VALIDITY_MS, SSH_NAMESPACE},
+    approval::{MAX_LIST, MAX_VALIDITY_MS, SSH_NAMESPACE},
     ids::{RequestId, VaultId},
     networks::evm::{Address, batch::parse_contract},
     port::Clock as _,
     schema::wire,
 };
+
+use calls::RejectionSigner;
 
 use super::{
     answer_json,
@@ -77,6 +79,13 @@ pub struct RejectArgs {
     /// Your private key, so that the audit log names you; without it, it names the token.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    /// First write the signed rejection into this file, for the administrators of signer nodes where the service may not
+    /// obey it (covault node veto --rejection). Of up to 100 requests of one vault.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    out: Option<PathBuf>,
+    /// The vault of all the requests. Without it, the service is asked.
+    #[arg(long, value_name = "UUID")]
+    vault: Option<String>,
     /// Print the answer as JSON.
     #[arg(long)]
     json: bool,
@@ -142,13 +151,27 @@ pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
     let client = args.service.client()?;
     let mut vaults: BTreeMap<VaultId, Vec<RequestId>> = BTreeMap::new();
     for uuid in &args.uuids {
-        let request = details(&client, uuid).await?;
-        let vault = request.vault_uuid.unwrap_or_default();
+        let vault = match &args.vault {
+            Some(vault) => vault.clone(),
+            None => details(&client, uuid).await?.vault_uuid.unwrap_or_default(),
+        };
         let vault = vault.parse().map_err(explain)?;
-        let id = request.uuid.parse().map_err(explain)?;
+        let id = uuid.parse().map_err(explain)?;
         vaults.entry(vault).or_default().push(id);
     }
-    let results = calls::reject(&client, &vaults, args.key.as_deref(), args.json).await?;
+    let out = args.out.as_deref();
+    if out.is_some() {
+        let of_one_call = vaults.len() == 1 && args.uuids.len() <= MAX_LIST;
+        ensure!(
+            of_one_call,
+            "--out takes up to {MAX_LIST} requests of one vault"
+        );
+    }
+    let by = RejectionSigner {
+        key: args.key.as_deref(),
+        out,
+    };
+    let results = calls::reject(&client, &vaults, &by, args.json).await?;
     results.end(args.uuids.len(), "rejected")
 }
 

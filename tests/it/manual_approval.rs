@@ -86,6 +86,11 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
         out.contains("1 more to approve; approved by nobody yet"),
         "{out}"
     );
+    let (done, out, err) = person(&dev.api, folder, &["pending", "--json"]);
+    assert!(done, "{out}{err}");
+    let listed: Value = serde_json::from_str(&out).unwrap();
+    let listed = listed["signingRequests"].as_array().unwrap().iter();
+    assert_eq!(listed.map(|it| &it["uuid"]).collect::<Vec<_>>(), uuids);
 
     // What a signer with a policy still wants of it.
     let public = std::fs::read_to_string(format!("{key}.pub")).unwrap();
@@ -166,7 +171,15 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
         assert!(err.contains(&format!("{uuid}  not approved: ")), "{err}");
         assert_eq!(dev.api.details(uuid).await["approvals"], json!([]));
     }
-    let reject = ["reject", &third, "--key", &key, "--json"];
+    let approve = ["approve", &fourth, "--key", &key, "--yes", "--json"];
+    let (done, out, err) = person(&dev.api, folder, &approve);
+    assert!(done, "{out}{err}");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    let expected = json!([{"uuid": fourth, "error": null, "remainingApprovalCount": 0}]);
+    assert_eq!(answer["results"], expected, "{answer}");
+    let rejection = folder.join("rejection.json");
+    let written = rejection.to_str().unwrap();
+    let reject = ["reject", &third, "--key", &key, "--out", written, "--json"];
     let (done, out, err) = person(&dev.api, folder, &reject);
     assert!(done && out.contains("\"error\": null"), "{out}{err}");
     let details = dev.api.details(&third).await;
@@ -176,6 +189,36 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
         "rejected by treasurer (rejectSigningRequest)"
     );
     assert_eq!(details["signatures"], Value::Null);
+    // What an administrator of a signer node vetoes it with, whose policy knows the person for one who can reject it.
+    let node = folder.join("node.toml");
+    let text = format!(
+        "[signer]\ndata_dir = {:?}\npolicy_file = {policy:?}\n",
+        folder.join("dev")
+    );
+    std::fs::write(&node, text).unwrap();
+    let veto = || {
+        let mut command = covault();
+        command
+            .args(["node", "veto", &third, "--config"])
+            .arg(&node);
+        outcome_of(command.arg("--rejection").arg(&rejection))
+    };
+    let (done, out, err) = veto();
+    assert!(!done && err.contains("proof: is of nobody"), "{out}{err}");
+    let vetoed = folder.join("dev/vetoed").join(&third);
+    assert!(!vetoed.exists());
+    let holding = format!(
+        "version = 2\n[[approver]]\nname = \"treasurer\"\nkeys = [{:?}]\n[[approval]]\nneeds = 1\n\
+         of = [\"treasurer\"]\nhold_hours = 1\n",
+        public.trim()
+    );
+    std::fs::write(&policy, holding).unwrap();
+    let (done, out, err) = veto();
+    assert!(
+        done && out.contains("treasurer has rejected all of them"),
+        "{out}{err}"
+    );
+    assert!(vetoed.exists());
 }
 
 #[tokio::test]

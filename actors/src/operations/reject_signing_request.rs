@@ -1,5 +1,13 @@
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
-use covault_core::{approval::ApprovalProof, fault::Fault, ids::RequestId, schema::wire};
+use covault_core::{
+    approval::{ApprovalProof, Rejection},
+    fault::Fault,
+    ids::RequestId,
+    schema::wire,
+    signature::Curve,
+};
 use ractor::rpc::CallResult;
 
 use super::{
@@ -32,6 +40,9 @@ impl Operation for RejectSigningRequest {
         let id = message.uuid.parse()?;
         let rejection = rejection(message.rejection)?;
         reject(&call, id, rejection.as_ref(), &[id], "").await?;
+        if let Some(proof) = rejection {
+            tell_signers(&call, id, &[id], proof).await;
+        }
         Ok(wire::RejectSigningRequestResponse { error: None })
     }
 }
@@ -86,4 +97,36 @@ pub(super) async fn reject(
     Err(Fault::unavailable(
         "the request is restarting; read its state before retrying",
     ))
+}
+
+/// Tells the signers of the vault of `one` what a person has rejected, once that is stored: they verify it themselves, and
+/// do not sign it even for an orchestrator that does not obey any longer. Those that do not hear of it go on as before.
+pub(super) async fn tell_signers(
+    call: &OperationCall<'_>,
+    one: RequestId,
+    requests: &[RequestId],
+    proof: ApprovalProof,
+) {
+    let told = async {
+        let services = call.services;
+        let found = services.request(one).await?;
+        let (request, _) = found.ok_or_else(Fault::invalid_uuid)?;
+        let rejection = Rejection {
+            vault: request.vault,
+            requests: requests.to_vec(),
+            proof,
+        };
+        let vault = services.hot_vault(request.vault).await?;
+        let (vault, _) = vault.ok_or_else(Fault::invalid_uuid)?;
+        let generations = Curve::ALL
+            .into_iter()
+            .filter_map(|curve| vault.generation(curve));
+        let holders: BTreeSet<_> = generations.flat_map(|it| it.holders.clone()).collect();
+        let holders: Vec<_> = holders.into_iter().collect();
+        let signers = &services.signers;
+        signers.tell_of_rejection(&rejection, &holders).await
+    };
+    if let Err(fault) = told.await {
+        tracing::warn!(request = %one, ?fault, "not all signers could be told of a rejection");
+    }
 }

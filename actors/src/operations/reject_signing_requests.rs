@@ -4,7 +4,7 @@ use futures::future::join_all;
 
 use super::{
     Home, HomeLookup, Operation, OperationCall,
-    reject_signing_request::{reject, rejection},
+    reject_signing_request::{reject, rejection, tell_signers},
     several,
 };
 
@@ -31,7 +31,13 @@ impl Operation for RejectSigningRequests {
         let each = ids
             .iter()
             .map(|id| reject(&call, *id, rejection.as_ref(), &ids, &message.reason));
-        let rejected = join_all(each).await.into_iter();
+        let rejected = join_all(each).await;
+        let mut outcomes = ids.iter().zip(&rejected);
+        let one = outcomes.find_map(|(id, outcome)| outcome.is_ok().then_some(*id));
+        if let (Some(one), Some(proof)) = (one, rejection.clone()) {
+            tell_signers(&call, one, &ids, proof).await;
+        }
+        let rejected = rejected.into_iter();
         let rejected = rejected.map(|rejected| rejected.map(|()| 0));
         Ok(wire::RejectSigningRequestsResponse {
             error: None,

@@ -13,6 +13,7 @@ use covault_actors::port::{
     NodeBackup, NodeConfirmations, NodeView, SignerCluster, SignerHold, SigningAttempt,
 };
 use covault_core::{
+    approval::Rejection,
     attest::{AttestOrder, MadeKey, NodeStatements},
     derive::RootKey,
     fault::{Class, Fault, FaultCode},
@@ -97,6 +98,8 @@ pub struct FakeSigners {
     pub held_until_ms: AtomicU64,
     /// How often they were told of approvals.
     pub told: AtomicUsize,
+    /// What they were told that people have rejected, and who of them.
+    pub rejections: Mutex<Vec<(Rejection, Vec<NodeId>)>>,
     /// So many times they cannot be told.
     pub cannot_be_told: AtomicUsize,
     /// They say that they hold it, or want more, only when they are to sign.
@@ -626,6 +629,19 @@ impl SignerCluster for FakeSigners {
             until_ms,
             by: vec!["signer-1".into(), "signer-2".into()],
         }))
+    }
+
+    async fn tell_of_rejection(
+        &self,
+        rejection: &Rejection,
+        holders: &[NodeId],
+    ) -> Result<(), Fault> {
+        let told = (rejection.clone(), holders.to_vec());
+        self.rejections.lock().unwrap().push(told);
+        if take(&self.cannot_be_told) {
+            return Err(Fault::unavailable("signers could not be told"));
+        }
+        Ok(())
     }
 
     fn admit(&self, nodes: &[NodeId]) {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Approval, ApproverKey, ApproverKeyId, GivenApproval, MAX_VALIDITY_MS, OrderApprovals,
-    ProofFacts,
+    ProofFacts, Rejection,
 };
 use crate::{
     amount::U256,
@@ -171,6 +171,21 @@ impl Approvers {
             approval.check_terms(fee, now_ms)?;
         }
         Ok(verified)
+    }
+
+    /// Whose rejection it is. `None`: the key is nobody's.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn rejected_by(&self, rejection: &Rejection) -> Result<Option<&str>, Fault> {
+        let challenge = rejection.challenge()?;
+        let of_proof = |fault: Fault| fault.with_prefix("proof");
+        let id = rejection.proof.key_id().map_err(of_proof)?;
+        let Some((person, key)) = self.keys.get(&id) else {
+            return Ok(None);
+        };
+        key.verify(&rejection.proof, &challenge).map_err(of_proof)?;
+        Ok(Some(person))
     }
 
     /// `None`: the key is nobody's.

@@ -9,9 +9,12 @@
 mod approver;
 mod approvers;
 #[cfg(test)]
+mod check_order_tests;
+#[cfg(test)]
 mod other_programs;
 mod passkey;
 mod proof;
+mod rejection;
 mod ssh;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -26,6 +29,7 @@ pub use approver::{ApproverKey, ApproverKeyId, ApproverLine, words};
 pub use approvers::{ApprovalWay, Approved, Approvers, VerifiedApprovals};
 pub use passkey::{Passkey, PasskeyPublicKey};
 pub use proof::{ApprovalProof, GivenApproval, ProofFacts};
+pub use rejection::{Rejection, rejection_challenge, rejections_challenge};
 pub use ssh::SSH_NAMESPACE;
 pub use webauthn::WebAuthnAssertion;
 
@@ -175,7 +179,7 @@ pub fn list_challenge(list: &[[u8; 32]]) -> Result<[u8; 32], Fault> {
     if !list.is_sorted_by(|one, next| one < next) {
         return Err(Fault::field("list", "must be sorted, without repetitions"));
     }
-    Ok(Sha256::digest(tagged(SEVERAL, &list)?).into())
+    tagged_hash(SEVERAL, &list)
 }
 
 /// What an order carries of approvals.
@@ -225,38 +229,13 @@ impl OrderApprovals {
     }
 }
 
-/// The challenge of a rejection: SHA-256 of the tag `covault/rejection`, the version, the vault and the request in
-/// BCS. No approval has the same, so that neither stands for the other. Signers never see it: nothing is signed
-/// without the orchestrator that obeys it.
-///
-/// # Errors
-/// [`crate::fault::Class::Bug`] when a field cannot be serialized.
-pub fn rejection_challenge(vault: VaultId, request: RequestId) -> Result<[u8; 32], Fault> {
-    Ok(Sha256::digest(tagged(REJECTION, &(vault, request))?).into())
-}
-
-/// The challenge of one gesture that rejects these requests of a vault: that of the only one, or SHA-256 of the tag
-/// `covault/rejections`, the version and the sorted list of their [`rejection_challenge`]s in BCS.
-///
-/// # Errors
-/// As [`rejection_challenge`].
-pub fn rejections_challenge(vault: VaultId, requests: &[RequestId]) -> Result<[u8; 32], Fault> {
-    let each = requests.iter().map(|id| rejection_challenge(vault, *id));
-    let mut each: Vec<_> = each.collect::<Result<_, _>>()?;
-    each.sort_unstable();
-    match each.as_slice() {
-        [alone] => Ok(*alone),
-        several => Ok(Sha256::digest(tagged(REJECTIONS, &several)?).into()),
-    }
-}
-
 /// What people sign who agree to a `change` of who approves: SHA-256 of the tag `covault/approval-rule`, the version and the
 /// change in BCS.
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it cannot be serialized.
 pub fn rule_change_challenge<T: Serialize>(change: &T) -> Result<[u8; 32], Fault> {
-    Ok(Sha256::digest(tagged(RULE_CHANGE, change)?).into())
+    tagged_hash(RULE_CHANGE, change)
 }
 
 /// The challenge of signing in to the console of this origin: SHA-256 of the tag `covault/sign-in`, the version, the origin
@@ -265,7 +244,11 @@ pub fn rule_change_challenge<T: Serialize>(change: &T) -> Result<[u8; 32], Fault
 /// # Errors
 /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
 pub fn sign_in_challenge(origin: &str, nonce: &[u8; 32]) -> Result<[u8; 32], Fault> {
-    Ok(Sha256::digest(tagged(SIGN_IN, &(origin, nonce))?).into())
+    tagged_hash(SIGN_IN, &(origin, nonce))
+}
+
+fn tagged_hash<T: Serialize>(tag: &str, fields: &T) -> Result<[u8; 32], Fault> {
+    Ok(Sha256::digest(tagged(tag, fields)?).into())
 }
 
 fn tagged<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {

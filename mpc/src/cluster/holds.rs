@@ -4,16 +4,17 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use covault_core::{
+    approval::Rejection,
     fault::{Class, Fault, FaultCode},
     ids::SessionId,
     order::{NodeId, SigningOrder},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL};
+use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, not_sent};
 use crate::{
     envelope::EnvelopeKind,
-    message::{OrderReply, SignOrderMsg, encode},
+    message::{OrderReply, RejectionMsg, SignOrderMsg, encode},
 };
 
 /// When those that had too much to do are told again, in milliseconds.
@@ -49,6 +50,38 @@ impl Cluster {
         self.shared
             .tell_of_approvals(order, session, holders, (threshold, must), patience)
             .await
+    }
+
+    /// Tells `holders` what a person has rejected. Nodes verify it themselves, and do not answer: those that are away read
+    /// it when they are back, as far as the bus keeps it for them.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when the bus has not taken all of it within `patience`.
+    pub async fn tell_of_rejection(
+        &self,
+        rejection: &Rejection,
+        holders: &[NodeId],
+        patience: Duration,
+    ) -> Result<(), Fault> {
+        let body = encode(&RejectionMsg {
+            rejection: rejection.clone(),
+        })?;
+        let mut unsent: BTreeSet<NodeId> = holders.iter().copied().collect();
+        let place = (0, SessionId::from_bytes([0; 16]), 0);
+        let mut left = patience;
+        loop {
+            let inner = &self.shared;
+            inner.send_to_rest(EnvelopeKind::Rejection, place, &mut unsent, &body)?;
+            if unsent.is_empty() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(not_sent());
+            }
+            let pause = POLL_INTERVAL.min(left);
+            sleep(pause).await;
+            left = left.saturating_sub(pause);
+        }
     }
 }
 

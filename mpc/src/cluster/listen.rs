@@ -205,6 +205,7 @@ impl ClusterInner {
             | EnvelopeKind::Activate
             | EnvelopeKind::BackupOrder
             | EnvelopeKind::AttestOrder
+            | EnvelopeKind::Rejection
             | EnvelopeKind::Witness
             | EnvelopeKind::Protocol => return,
         };

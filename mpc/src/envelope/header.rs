@@ -35,6 +35,8 @@ pub enum EnvelopeKind {
     AttestOrder = 10,
     /// Node to node: what do you know of me, and the answer.
     Witness = 11,
+    /// Orchestrator to node: a person has rejected requests.
+    Rejection = 12,
 }
 
 impl EnvelopeKind {
@@ -48,6 +50,7 @@ impl EnvelopeKind {
             | Self::Activate
             | Self::BackupOrder
             | Self::AttestOrder
+            | Self::Rejection
             | Self::Reply => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
@@ -149,6 +152,7 @@ impl EnvelopeHeader {
             9 => EnvelopeKind::Nonces,
             10 => EnvelopeKind::AttestOrder,
             11 => EnvelopeKind::Witness,
+            12 => EnvelopeKind::Rejection,
             _ => return None,
         };
         let [sealed] = reader.take()?;

@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf};
 
 use covault_core::testing::ConstantEntropy;
 use covault_core::{
-    approval::{ApprovalProof, GivenApproval, OrderApprovals, WebAuthnAssertion},
+    approval::{ApprovalProof, GivenApproval, OrderApprovals, Rejection, WebAuthnAssertion},
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
@@ -26,7 +26,7 @@ use crate::{
     bus::memory::MemoryBus,
     message::{
         ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeygenOrderMsg,
-        OrderReply, ReshareOrderMsg, SignOrderMsg, encode,
+        OrderReply, RejectionMsg, ReshareOrderMsg, SignOrderMsg, encode,
     },
 };
 
@@ -295,6 +295,19 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             EnvelopeKind::Reply,
             true,
             reply(OrderReply::Attested(vec![8; 128])),
+        ),
+        (
+            "rejection",
+            EnvelopeKind::Rejection,
+            true,
+            encode(&RejectionMsg {
+                rejection: Rejection {
+                    vault: VaultId::from_bytes([2; 16]),
+                    requests: vec![RequestId::from_bytes([3; 16])],
+                    proof: ApprovalProof::Ssh("a signature".into()),
+                },
+            })
+            .unwrap(),
         ),
         ("reply-failed", EnvelopeKind::Reply, true, reply(failed)),
         (

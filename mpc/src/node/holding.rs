@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use covault_core::{fault::Fault, ids::RequestId, moment::utc};
+use covault_core::{approval::Rejection, fault::Fault, ids::RequestId, moment::utc, order::NodeId};
 
 use super::{
     Node,
@@ -12,17 +12,53 @@ use super::{
 use crate::{
     claims::ClaimError,
     envelope::EnvelopeHeader,
-    message::{OrderReply, SignOrderMsg},
+    message::{OrderReply, RejectionMsg, SignOrderMsg, decode},
     policy::{HeldUntil, approvals_missing},
+    veto::Veto,
 };
 
 impl Node {
-    /// Refuses to sign a request that the operator has vetoed on this node, or where that cannot be told.
+    /// Refuses to sign a request that the operator has vetoed on this node or a person has rejected, or where that cannot
+    /// be told.
     pub(super) fn check_not_vetoed(&self, request: RequestId) -> Result<(), Fault> {
-        if self.vetoes.is_vetoed(request)? {
-            return Err(refused(
+        match self.vetoes.of_request(request)? {
+            None => Ok(()),
+            Some(Veto::Operator) => Err(refused(
                 "the operator of this node has vetoed the request (covault node veto): it never signs it",
-            ));
+            )),
+            Some(Veto::Person) => Err(refused(
+                "a person has rejected the request: this node never signs it",
+            )),
+        }
+    }
+
+    /// An orchestrator tells of a rejection. Nobody waits for an answer.
+    pub(super) fn rejected(&self, from: NodeId, body: &[u8]) {
+        let message = decode(body).ok_or_else(|| refused("the rejection cannot be read"));
+        let kept = message.and_then(|RejectionMsg { rejection }| self.keep_rejection(&rejection));
+        if let Err(fault) = kept {
+            let from = from.openssh_line("");
+            tracing::warn!(node = %self.name, from, ?fault, "a rejection was not taken");
+        }
+    }
+
+    /// Notes what a person has rejected, for good, where the person could reject what this node holds.
+    fn keep_rejection(&self, rejection: &Rejection) -> Result<(), Fault> {
+        let vault = rejection.vault;
+        self.check_own_vault(vault)?;
+        if !self.keys.all().iter().any(|key| key.record.vault == vault) {
+            return Err(Fault::field("vault", "no share of a key of this vault"));
+        }
+        let current = self.check.current();
+        let check = current.as_deref().unwrap_or(self.check.as_ref());
+        let person = check.rejected_by(rejection)?;
+        for request in &rejection.requests {
+            if self.vetoes.reject(*request)? {
+                tracing::warn!(
+                    node = %self.name, %request, %vault, person,
+                    "request rejected by a person: this node never signs it"
+                );
+            }
         }
         Ok(())
     }

@@ -534,7 +534,8 @@ impl Node {
             | EnvelopeKind::KeygenOrder
             | EnvelopeKind::ReshareOrder
             | EnvelopeKind::BackupOrder
-            | EnvelopeKind::AttestOrder => {
+            | EnvelopeKind::AttestOrder
+            | EnvelopeKind::Rejection => {
                 if !self.trusted.contains(&from) {
                     return self.drop_message(&from, MessageRefusal::UntrustedOrchestrator);
                 }
@@ -599,6 +600,7 @@ impl Node {
                         node.drop_message(&from, error.into());
                     }
                 }
+                Ok(opened) if kind == EnvelopeKind::Rejection => node.rejected(from, &opened.body),
                 Ok(opened) if kind == EnvelopeKind::Reply => {
                     node.confirmed(&envelope.header, &opened)
                 }

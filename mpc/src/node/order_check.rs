@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use covault_core::{
+    approval::Rejection,
     derive::{ChildKey, RootKey},
-    fault::Fault,
+    fault::{Class, Fault},
     ids::VaultId,
     networks::Payload,
     order::SigningOrder,
@@ -51,6 +52,14 @@ pub trait OrderCheck: Send + Sync {
     ) -> Result<Option<HoldCheck>, Fault> {
         Ok(None)
     }
+
+    /// Whose rejection it is, of those who can reject what is held of its vault.
+    ///
+    /// # Errors
+    /// As [`Policy::rejected_by`].
+    fn rejected_by(&self, _rejection: &Rejection) -> Result<String, Fault> {
+        Err(Fault::new(Class::Invalid, "nothing is held here"))
+    }
 }
 
 /// The check of every real node: rebuilds everything from payload and chain data
@@ -84,6 +93,10 @@ impl OrderCheck for PolicyCheck {
         }
         let payload = Payload::decode(&order.payload)?;
         self.0.hold(order, root, &payload, now_ms)
+    }
+
+    fn rejected_by(&self, rejection: &Rejection) -> Result<String, Fault> {
+        self.0.rejected_by(rejection)
     }
 }
 
@@ -152,5 +165,9 @@ impl OrderCheck for CurrentPolicy {
         now_ms: u64,
     ) -> Result<Option<HoldCheck>, Fault> {
         self.get().hold(order, root, now_ms)
+    }
+
+    fn rejected_by(&self, rejection: &Rejection) -> Result<String, Fault> {
+        self.get().rejected_by(rejection)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use covault_core::{
     amount::U256,
-    approval::{Approval, VerifiedApprovals},
+    approval::{Approval, Rejection, VerifiedApprovals},
     derive::RootKey,
     fault::{Class, Fault, FaultCode},
     ids::{RequestId, VaultId},
@@ -166,6 +166,34 @@ impl Policy {
             has_unseen_recipients,
             rules,
         }))
+    }
+}
+
+impl Policy {
+    /// Whose rejection it is, of those whom a rule names that holds payments of its vault: who could reject them if the
+    /// orchestrator obeyed. Which payments of the vault the rule applies to is not looked at: the order may come later, or
+    /// never, and a rejection can only stop.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field.
+    pub fn rejected_by(&self, rejection: &Rejection) -> Result<String, Fault> {
+        let nobody = || {
+            let problem = "is of nobody whom a rule with hold_hours names for this vault";
+            Fault::field("proof", problem)
+        };
+        // Before the signature: so that others cost nothing.
+        let of_vault = self.scopes_of(rejection.vault);
+        let rules = of_vault.flat_map(|rules| &rules.approvals);
+        let holding = rules.filter(|rule| rule.hold.is_some());
+        let named: BTreeSet<&str> = holding
+            .flat_map(|rule| rule.of.iter().map(String::as_str))
+            .collect();
+        if named.is_empty() {
+            return Err(nobody());
+        }
+        let person = self.approvers.rejected_by(rejection)?;
+        let person = person.filter(|person| named.contains(person));
+        person.map(str::to_owned).ok_or_else(nobody)
     }
 }
 

@@ -202,12 +202,17 @@ impl Policy {
         each.into_iter().chain(named)
     }
 
+    /// Those that some of what the vault signs can be judged by.
+    fn scopes_of(&self, vault: VaultId) -> impl Iterator<Item = &ScopeRules> {
+        let of_vault = self.vaults.get(&vault).unwrap_or(&self.each_vault);
+        [&self.node, of_vault, &self.each_wallet]
+            .into_iter()
+            .chain(self.wallets.values())
+    }
+
     /// Whether people have to approve some of what the vault signs.
     pub fn asks_approvals(&self, vault: VaultId) -> bool {
-        let of_vault = self.vaults.get(&vault).unwrap_or(&self.each_vault);
-        let mut scopes = [&self.node, of_vault, &self.each_wallet]
-            .into_iter()
-            .chain(self.wallets.values());
+        let mut scopes = self.scopes_of(vault);
         scopes.any(|rules| !rules.approvals.is_empty())
     }
 

@@ -4,6 +4,7 @@ mod approvals;
 mod batches;
 mod calls;
 mod holds;
+mod rejections;
 
 use std::collections::BTreeSet;
 

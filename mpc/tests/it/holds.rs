@@ -6,9 +6,9 @@ use std::{
 };
 
 use covault_core::{
-    approval::testing::TestPasskey,
+    approval::{Rejection, rejections_challenge, testing::TestPasskey},
     fault::{Fault, FaultCode},
-    ids::{RequestId, SessionId},
+    ids::{RequestId, SessionId, VaultId},
     networks::ChainData,
     order::{NodeId, SigningOrder},
     port::random_16,
@@ -19,7 +19,7 @@ use covault_mpc::{
     node::PolicyCheck,
     policy::Policy,
     pool::Priority,
-    veto::VetoStore,
+    veto::{Veto, VetoStore},
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -192,6 +192,76 @@ async fn a_veto__should_stop_a_request_that_an_orchestrator_goes_on_with() {
     // Another request of the same is another decision.
     let other = approve(order);
     verify(&other, &test.sign(&other, 2, 60_000).await.unwrap());
+}
+
+/// A rejection of a request of the order's vault, with this key of the treasurer.
+fn reject(order: &SigningOrder, requests: &[RequestId], key: u8) -> Rejection {
+    let passkey = TestPasskey::new("treasurer", key);
+    let challenge = rejections_challenge(order.vault, requests).unwrap();
+    Rejection {
+        vault: order.vault,
+        requests: requests.to_vec(),
+        proof: passkey.given(passkey.assert(&challenge)).proof,
+    }
+}
+
+/// The orchestrator passes it on, and does not obey it then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rejection__should_stop_its_requests_at_the_nodes_that_were_told_of_it() {
+    let log = LogCapture::start(LevelFilter::INFO);
+    let mut test = TestCluster::start_with(TestBus::memory(), 3, policy("hold_hours = 2")).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = approve(test.raw_message(&root, 0, b"what is rejected"));
+    let (other, together) = (approve(order.clone()), approve(order.clone()));
+    let holders = test.holders();
+    let tell_of = async |rejection: Rejection| {
+        let told = test
+            .cluster
+            .tell_of_rejection(&rejection, &holders, PATIENCE);
+        told.await.unwrap();
+    };
+    // Of nobody that they know, of what was signed of another request, and of a vault of which they have no share.
+    tell_of(reject(&other, &[other.request], 5)).await;
+    let proof = reject(&order, &[order.request], 1).proof;
+    let stolen = reject(&other, &[other.request], 1);
+    tell_of(Rejection { proof, ..stolen }).await;
+    let mut elsewhere = other.clone();
+    elsewhere.vault = VaultId::from_bytes([9; 16]);
+    tell_of(reject(&elsewhere, &[other.request], 1)).await;
+    tell_of(reject(&order, &[order.request, together.request], 1)).await;
+    let stored = |place: usize, request| {
+        let store = VetoStore::of(&test.nodes[place].folder);
+        store.of_request(request).unwrap()
+    };
+    for tries in 0.. {
+        let all = (0..3).all(|place| stored(place, together.request) == Some(Veto::Person));
+        if all && log.lines("a rejection was not taken").len() == 9 {
+            break;
+        }
+        assert!(tries < 1_200, "{}", log.text());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for place in 0..3 {
+        assert_eq!(stored(place, order.request), Some(Veto::Person));
+        assert_eq!(stored(place, other.request), None);
+    }
+    let line = format!("request={}", order.request);
+    let said = log.lines(&line);
+    let said = said.iter().filter(|it| it.contains("rejected by a person"));
+    assert_eq!(said.count(), 3, "{}", log.text());
+    for place in 0..3 {
+        test.kill_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(3).await;
+    for order in [&order, &together] {
+        let fault = test.sign(order, 2, 20_000).await.unwrap_err();
+        let sentence = "a person has rejected the request: this node never signs it";
+        assert!(fault.message().contains(sentence), "{fault:?}");
+    }
+    let fault = test.sign(&other, 2, 20_000).await.unwrap_err();
+    assert!(matches!(fault.code(), FaultCode::Held { .. }), "{fault:?}");
 }
 
 /// Whoever can veto a request has to learn of it, also where an orchestrator tells nobody before it is to be signed.

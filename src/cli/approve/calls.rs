@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use covault_actors::operations::{ApproveSigningRequests, RejectSigningRequests};
 use covault_core::{
-    approval::{MAX_LIST, rejections_challenge},
+    approval::{ApprovalProof, MAX_LIST, Rejection, rejections_challenge},
     ids::{RequestId, VaultId},
     schema::wire,
 };
 
-use super::{sign, visible};
+use super::{ssh_signature, visible};
 use crate::{
     approving::{Asked, calls},
     cli::{answer_json, client::AdminClient, print_line},
@@ -97,11 +97,46 @@ pub(super) async fn approve(
     Ok(results)
 }
 
+/// How rejections are signed.
+#[derive(Default)]
+pub(super) struct RejectionSigner<'a> {
+    /// With this key; none: they are in the name of the token.
+    pub(super) key: Option<&'a Path>,
+    /// Where the rejection is written before the service is called.
+    pub(super) out: Option<&'a Path>,
+}
+
+impl RejectionSigner<'_> {
+    fn sign(
+        &self,
+        vault: VaultId,
+        requests: &[RequestId],
+    ) -> anyhow::Result<Option<wire::PersonProof>> {
+        let Some(key) = self.key else {
+            return Ok(None);
+        };
+        let challenge = rejections_challenge(vault, requests).map_err(explain)?;
+        let signature = ssh_signature(key, &challenge)?;
+        if let Some(out) = self.out {
+            let rejection = Rejection {
+                vault,
+                requests: requests.to_vec(),
+                proof: ApprovalProof::Ssh(signature.clone()),
+            };
+            std::fs::write(out, serde_json::to_string_pretty(&rejection)?)
+                .with_context(|| format!("cannot write {}", out.display()))?;
+        }
+        Ok(Some(wire::PersonProof {
+            r#type: Some(wire::person_proof::Type::Ssh(signature)),
+        }))
+    }
+}
+
 /// Rejects those of each vault, with a signature for each call.
 pub(super) async fn reject(
     client: &AdminClient,
     vaults: &BTreeMap<VaultId, Vec<RequestId>>,
-    key: Option<&Path>,
+    by: &RejectionSigner<'_>,
     json: bool,
 ) -> anyhow::Result<Results> {
     let mut results = Results::default();
@@ -112,11 +147,7 @@ pub(super) async fn reject(
                 rejection: None,
                 reason: String::new(),
             };
-            let signed = key.map(|key| {
-                let challenge = rejections_challenge(*vault, ids).map_err(explain)?;
-                sign(key, &challenge)
-            });
-            let called = match signed.transpose() {
+            let called = match by.sign(*vault, ids) {
                 Ok(rejection) => {
                     request.rejection = rejection;
                     client.call::<RejectSigningRequests>(&request).await
@@ -233,7 +264,8 @@ mod tests {
         let vaults = BTreeMap::from(vaults);
         for (fails, done) in [(0, 102), (200, 201), (250, 202)] {
             let (client, calls) = service(request(fails)).await;
-            let results = reject(&client, &vaults, None, true).await.unwrap();
+            let by = RejectionSigner::default();
+            let results = reject(&client, &vaults, &by, true).await.unwrap();
             assert_eq!(results.done, done);
             assert_eq!(*calls.lock().unwrap(), [100, 100, 1, 1]);
             assert_eq!(results.end(202, "rejected").is_ok(), done == 202);

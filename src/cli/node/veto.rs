@@ -1,13 +1,16 @@
 //! `covault node veto`: requests that a node never signs, whoever has approved them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use covault_core::ids::RequestId;
-use covault_mpc::veto::VetoStore;
+use covault_core::{approval::Rejection, ids::RequestId};
+use covault_mpc::{policy::Policy, veto::VetoStore};
 
 use super::print_line;
-use crate::{config::Config, wiring::explain};
+use crate::{
+    config::Config,
+    wiring::{explain, policy},
+};
 
 /// Make this node never sign these requests, whatever people have approved.
 ///
@@ -20,6 +23,10 @@ pub struct Args {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The file of a person's signed rejection (covault reject --out): the requests are vetoed only if it is of all of them,
+    /// by somebody who could reject them by this node's policy. Without it, nothing is checked.
+    #[arg(long, value_name = "FILE")]
+    rejection: Option<PathBuf>,
     /// The requests.
     #[arg(value_name = "UUID", required = true)]
     requests: Vec<String>,
@@ -32,13 +39,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     });
     let requests: Vec<RequestId> = requests.collect::<anyhow::Result<_>>()?;
     let (config, _) = Config::load_for_signer(args.config.as_deref())?;
-    let folder = config.signer.data_dir;
+    let folder = &config.signer.data_dir;
     ensure!(
         folder.is_dir(),
         "there is no folder {}: name the node's configuration file with --config",
         folder.display()
     );
-    let store = VetoStore::of(&folder);
+    if let Some(file) = &args.rejection {
+        let policy = policy(&config.signer)?;
+        let person = rejected_by(&policy, file, &requests)?;
+        print_line(format_args!("{person} has rejected all of them"));
+    }
+    let store = VetoStore::of(folder);
     for request in requests {
         store.veto(request).map_err(explain)?;
         print_line(format_args!(
@@ -46,4 +58,75 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Who has signed the rejection in a file, when that is of all these requests, by somebody who can reject them.
+fn rejected_by(policy: &Policy, file: &Path, requests: &[RequestId]) -> anyhow::Result<String> {
+    let of = || format!("{} is no person's rejection", file.display());
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let rejection: Rejection = serde_json::from_str(&text).with_context(of)?;
+    for request in requests {
+        ensure!(
+            rejection.requests.contains(request),
+            "{} does not reject {request}",
+            file.display()
+        );
+    }
+    let person = policy.rejected_by(&rejection);
+    person.map_err(explain).with_context(of)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::{
+        approval::{
+            ApprovalProof, rejections_challenge,
+            testing::{TestSshKey, TestSshKind},
+        },
+        ids::VaultId,
+    };
+
+    use super::*;
+
+    #[test]
+    fn rejection__should_be_of_each_request_and_of_somebody_who_can_reject_it() {
+        let key = |number| TestSshKey::new(TestSshKind::Ed25519, number);
+        let text = format!(
+            "version = 2\n[[approver]]\nname = \"treasurer\"\nkeys = [\"{}\"]\n[[approval]]\nneeds = 1\n\
+             of = [\"treasurer\"]\nhold_hours = 1\n",
+            key(1).line()
+        );
+        let policy = Policy::parse(&text).unwrap();
+        let vault = VaultId::from_bytes([2; 16]);
+        let ids = [1, 2, 3].map(|number| RequestId::from_bytes([number; 16]));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let write = |number| {
+            let rejection = Rejection {
+                vault,
+                requests: ids[..2].to_vec(),
+                proof: ApprovalProof::Ssh(
+                    key(number).sign(&rejections_challenge(vault, &ids[..2]).unwrap()),
+                ),
+            };
+            std::fs::write(file.path(), serde_json::to_string(&rejection).unwrap()).unwrap();
+        };
+        let refused = |ids: &[RequestId]| {
+            let problem = rejected_by(&policy, file.path(), ids).unwrap_err();
+            format!("{problem:#}")
+        };
+        write(1);
+        for asked in [&ids[..1], &ids[..2]] {
+            assert_eq!(
+                rejected_by(&policy, file.path(), asked).unwrap(),
+                "treasurer"
+            );
+        }
+        assert!(refused(&ids).contains("does not reject 03030303-"));
+        write(4);
+        assert!(refused(&ids[..1]).contains("proof: is of nobody"));
+        std::fs::write(file.path(), "{}").unwrap();
+        assert!(refused(&ids[..1]).contains("is no person's rejection"));
+    }
 }

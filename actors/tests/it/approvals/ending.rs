@@ -1,6 +1,9 @@
 //! Requests that people reject, or do not approve in time.
 
+use covault_core::audit::AuditChain;
+
 use super::*;
+use crate::audit::whole;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reject__should_end_a_request_in_the_name_of_a_person_who_may_approve() {
@@ -20,9 +23,20 @@ async fn reject__should_end_a_request_in_the_name_of_a_person_who_may_approve() 
         let path = fault.path().unwrap_or_default();
         assert!(path.starts_with("rejection.proof"), "{fault}");
     }
+    assert!(world.signers.rejections.lock().unwrap().is_empty());
+    // That signers do not hear of it keeps nothing from ending.
+    world.signers.cannot_be_told.store(1, Ordering::SeqCst);
     reject(&gateway, &uuid, Some(controller.sign(&challenge)))
         .await
         .unwrap();
+    let told = world.signers.rejections.lock().unwrap().clone();
+    let [(told, to)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(told.vault, vault);
+    assert_eq!(told.requests, [uuid.parse().unwrap()]);
+    assert_eq!(told.challenge().unwrap(), challenge);
+    assert_eq!(to.len(), 3);
     let shown = details(&gateway, &uuid).await;
     assert_eq!(shown.status(), Status::Failed);
     assert_eq!(
@@ -32,6 +46,20 @@ async fn reject__should_end_a_request_in_the_name_of_a_person_who_may_approve() 
     let error = outcome(&gateway, &uuid).await.error.unwrap();
     assert_eq!(code(&error), ErrorCode::AlreadyDenied);
     assert_eq!(world.signers.requests(), 0);
+    // The log names both persons, beside the token that brought what they have signed.
+    let log = whole(&*world.store, "").await;
+    let subject = format!("request:{uuid}");
+    for (event, said) in [
+        ("ApprovalGiven", "approved by treasurer"),
+        ("Rejected", "rejected by controller (rejectSigningRequest)"),
+    ] {
+        let mut entries = log[&AuditChain::Vault(vault)].iter();
+        let entry = entries.find(|it| it.event == event && it.subject == subject);
+        let entry = entry.unwrap_or_else(|| panic!("no {event}: {log:?}"));
+        let mut facts = entry.facts.iter();
+        assert!(facts.any(|(_, fact)| fact == said), "{entry:?}");
+        assert_eq!(entry.by, "operator");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
