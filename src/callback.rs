@@ -290,7 +290,7 @@ mod tests {
             asked(Answer::Status("199 Later"))
         );
         assert_eq!(nothing, Err(silent.clone()));
-        assert!(slow.is_err());
+        assert_eq!(slow, Err(silent.clone()));
         assert_eq!(interim, Err(silent));
         assert!(began.elapsed() >= PATIENCE);
     }

@@ -369,6 +369,29 @@ async fn requests__should_be_refused_when_they_are_made_for_what_the_services_po
     })
     .await;
     refused(send(&from, &others, 3, "1"), listed, Some(WHITELIST)).await;
+    // A vault has rules of its own, which are no other vault's.
+    let of_vault = format!(
+        "version = 2\n[vaults.\"{vault}\"]\nrecipients.evm = [\"{BOB}\"]\n\
+         [[vaults.\"{vault}\".limits]]\nasset = \"evm:1\"\nper_request = \"211000\"\n"
+    );
+    fs::write(&file, of_vault).unwrap();
+    cluster.serve.signal("HUP");
+    eventually("the service takes the rules of the vault", async || {
+        let (_, answer) = api
+            .post("createSigningRequest", send(&from, &others, 3, "1"))
+            .await;
+        let said = answer["error"]["message"].as_str().unwrap_or_default();
+        said.contains("(vault ").then_some(())
+    })
+    .await;
+    let listed_there =
+        format!("recipient: is not in the list of this service's policy (vault {vault}) for evm:1");
+    refused(send(&from, EVE, 3, "1"), &listed_there, Some(WHITELIST)).await;
+    let over = format!(
+        "amount: with the fee, more evm:1 than this service's policy (vault {vault}) allows per request"
+    );
+    refused(send(&from, BOB, 3, "1001"), &over, None).await;
+    api.create(send(&others, EVE, 0, "1001")).await;
     fs::write(&file, "version = 2\n").unwrap();
     cluster.serve.signal("HUP");
     eventually("the service takes what the new file allows", async || {

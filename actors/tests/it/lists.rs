@@ -8,8 +8,8 @@ use std::{
 use covault_actors::{
     gateway::{Caller, Gateway, VaultScope},
     operations::{
-        ExecuteSigningRequests, GetSigningRequestDetails, GetSigningRequestList,
-        RejectSigningRequest,
+        BackupVault, ChangeApprovals, ExecuteSigningRequests, GetSigningRequestDetails,
+        GetSigningRequestList, RejectSigningRequest,
     },
     store::{Batch, Key, KeySpace, Precondition, Scan, Store},
     testing::CountingStore,
@@ -17,6 +17,7 @@ use covault_actors::{
 use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
+    schema::admin,
     schema::wire::{
         self,
         create_signing_request_request::Type as Kind,
@@ -68,6 +69,41 @@ async fn what_operators_do_to_a_vault__should_be_listed_and_neither_executed_nor
     }
     kinds.sort();
     assert_eq!(kinds, ["EccEd25519", "EccSecp256k1", "vault main"]);
+
+    // What they do to it later, too.
+    let another = admin::ChangeApprovalsRequest {
+        vault_uuid: vault_id.to_string(),
+        approvals: Some(admin::ApprovalRule {
+            expires_ms: 60_000,
+            ..automatic()
+        }),
+        ..Default::default()
+    };
+    call::<ChangeApprovals>(&gateway, &admin(), another)
+        .await
+        .unwrap();
+    let backup = admin::BackupVaultRequest {
+        vault_uuid: vault_id.to_string(),
+        recipients: vec!["age1".into()],
+    };
+    call::<BackupVault>(&gateway, &admin(), backup)
+        .await
+        .unwrap();
+    let later = list(&gateway, &admin(), asked(vault_id)).await.unwrap();
+    let later: Vec<_> = later
+        .iter()
+        .filter(|it| listed.iter().all(|known| known.uuid != it.uuid))
+        .collect();
+    for request in &later {
+        assert_eq!(request.status(), Status::Succeeded, "{request:?}");
+        assert_eq!(**request, details(&gateway, &request.uuid).await);
+    }
+    let [of_rule, of_backup] = [0, 1].map(|place: usize| later[place].r#type.clone());
+    let both = [of_rule, of_backup];
+    let is = |kind: fn(&Option<Shown>) -> bool| both.iter().filter(|it| kind(it)).count();
+    assert_eq!(later.len(), 2, "{later:?}");
+    assert_eq!(is(|it| matches!(it, Some(Shown::VaultSettingUpdate(_)))), 1);
+    assert_eq!(is(|it| matches!(it, Some(Shown::RootKeyBackup(_)))), 1);
 
     let uuid = listed[0].uuid.clone();
     let execute = wire::ExecuteSigningRequestsRequest { uuid: uuid.clone() };

@@ -99,7 +99,11 @@ async fn approval__should_be_the_passkeys_of_who_has_signed_in() {
         done.json()["results"][0]["text"],
         "approved; 1 more to approve it"
     );
+    // A browser that sends the same once more: it counts once.
+    let again = world.finish(&treasurer, &begun, &treasurer.passkey).await;
+    assert_eq!((again.status, again.text), (done.status, done.text));
     let details = world.details(&uuid).await;
+    assert_eq!(details.approvals.len(), 1);
     assert_eq!(details.approvals[0].person, "treasurer");
     // The page knows, and what others have approved counts together with this one.
     let page = world

@@ -295,6 +295,82 @@ async fn a_day__should_be_what_went_without_approval_and_with_it() {
     }
 }
 
+/// People raise no limit: only who writes the policy file does.
+#[tokio::test]
+async fn limits__should_hold_whoever_has_approved() {
+    let most = 100 + FEE;
+    let limits = |per: &str, most: u64| {
+        let text = format!("{TWO}\n[[limits]]\nasset = \"evm:1\"\n{per} = \"{most}\"\n");
+        Policy::parse(&rules(&text)).unwrap()
+    };
+    let [one, second, two, three] = &passkeys();
+    let all = [one, second, two, three];
+    for (per, sentence) in [
+        (
+            "per_request",
+            "amount: with the fee, more evm:1 than this signer's policy allows per request",
+        ),
+        (
+            "per_day",
+            "amount: with the fee, more evm:1 than this signer's policy allows in 24 hours",
+        ),
+    ] {
+        let policy = limits(per, most);
+        allowed(&policy, with(native(1, BOB, 100), &[one, two]));
+        refused(&policy, with(native(1, BOB, 101), &all), sentence);
+        // It is no matter of approvals that are missing.
+        let fault = refused(&policy, native(1, BOB, 101), sentence);
+        assert_ne!(fault.code(), FaultCode::ApprovalsMissing);
+    }
+    // A day's sum of several.
+    let policy = limits("per_day", 2 * most);
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    for number in 1..=3 {
+        let (mut order, payload) = native(1, BOB, 100);
+        order.request = RequestId::from_bytes([number; 16]);
+        let (order, payload) = with((order, payload), &all);
+        let spending = policy.check(&order, &root(), &payload, NOW_MS).unwrap();
+        let session = (SessionId::from_bytes([number; 16]), 0);
+        let claim = Claim::of_order(session, &order, (spending, true, None), NOW_MS).unwrap();
+        let claimed = claims.claim(claim).await;
+        match number {
+            3 => assert!(
+                matches!(claimed, Err(ClaimError::DailyLimitReached(_))),
+                "{claimed:?}"
+            ),
+            _ => assert_eq!(claimed, Ok(())),
+        }
+    }
+}
+
+/// As many as a policy file is promised to have room for, and an order that as many have approved as it can carry.
+#[test]
+fn a_thousand_approvers__should_be_read_and_told_apart() {
+    const PEOPLE: usize = 1_000;
+    let name = |number: usize| format!("person-{number}");
+    let passkey = |number: usize| TestPasskey::new(&name(number), 1);
+    let (mut text, mut names) = ("version = 2\n".to_owned(), Vec::new());
+    for number in 0..PEOPLE {
+        let line = passkey(number).line().line().unwrap();
+        let name = name(number);
+        text.push_str(&format!(
+            "[[approver]]\nname = \"{name}\"\nkeys = [\"{line}\"]\n"
+        ));
+        names.push(name);
+    }
+    text.push_str(&format!("[[approval]]\nneeds = 16\nof = {names:?}\n"));
+    let policy = Policy::parse(&text).unwrap();
+    assert_eq!(policy.approvers().people().count(), PEOPLE);
+    let signing: Vec<_> = (PEOPLE - 16..PEOPLE).map(passkey).collect();
+    let all: Vec<_> = signing.iter().collect();
+    allowed(&policy, with(native(1, BOB, 5), &all));
+    let fault = refused(&policy, with(native(1, BOB, 5), &all[1..]), "wants 16 of ");
+    assert_eq!(fault.code(), FaultCode::ApprovalsMissing);
+    let approved = "(approved: person-985, person-986, ";
+    assert!(fault.message().contains(approved), "{fault}");
+}
+
 /// A claims file, and what asks it under a policy.
 struct Day {
     policy: Policy,
