@@ -711,7 +711,9 @@ fn sign(order: &SigningOrder, tweak: &[u8; 32], input: &SigningInput) -> Signatu
                 parts.iter().for_each(|part| hash.update(part));
                 Scalar::from_bytes_mod_order_wide(&hash.finalize().into())
             };
-            let nonce = wide(&[secret.as_bytes(), &input.message]);
+            // As with FROST another request has another signature of the same message.
+            let request = order.request.as_bytes();
+            let nonce = wide(&[secret.as_bytes(), request, &input.message]);
             let r = (&nonce * ED25519_BASEPOINT_TABLE).compress().to_bytes();
             let challenge = wide(&[&r, &order.public_key, &input.message]);
             Signature::Ed25519 {

@@ -273,6 +273,26 @@ async fn forgetting_a_refused_one__should_keep_that_there_were_older_ones() {
     assert_eq!(outcome(&it.gateway, &again).await.error, None);
 }
 
+/// One that can come for long is not left out for newer ones that cannot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_ones_with_a_later_end__should_outlive_newer_ones() {
+    let it = Numbered::start(Network::Stellar, World::new()).await;
+    it.chain.refuses_all.store(true, Ordering::SeqCst);
+    let ends_s = it.world.clock_ms() / 1_000 + 1_000_000;
+    it.chain.ends_s.store(ends_s, Ordering::SeqCst);
+    let first = it.pay().await;
+    failed(&it.gateway, &first).await;
+    it.chain.ends_s.store(0, Ordering::SeqCst);
+    for _ in 0..20 {
+        failed(&it.gateway, &it.pay().await).await;
+    }
+    let rows = it.world.store.scan(&all()).await.unwrap();
+    assert_eq!(rows.len(), 17);
+    let first: RequestId = first.parse().unwrap();
+    let mut keys = rows.iter().map(|(key, _)| &key.bytes);
+    assert!(keys.any(|key| key.ends_with(first.as_bytes())));
+}
+
 /// Its nodes are asked in several calls, which several machines behind one address may answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_number__should_not_be_over_by_one_look() {

@@ -25,7 +25,7 @@ use crate::{
     evm_anvil::Anvil,
     keeping_liar::{honest, patient},
     rebroadcast::noted,
-    timed_double::TimedDouble,
+    timed_double::{LIFE_MS, TimedDouble},
     tracker::{until, until_status},
     world::*,
 };
@@ -65,6 +65,11 @@ struct Timed {
 
 impl Timed {
     async fn all() -> Vec<Self> {
+        Self::settling(180_000).await
+    }
+
+    /// All, where it takes so many milliseconds until it counts that nodes say that something never comes.
+    async fn settling(settling_ms: u64) -> Vec<Self> {
         let mut all = Vec::new();
         for (key, kind) in [
             (ChainKey::of(Network::Tron, None), NetworkType::Tron),
@@ -73,7 +78,7 @@ impl Timed {
         ] {
             let mut world = World::new();
             world.settings.signing_deadline_ms = 300_000;
-            world.settings.settling_ms = 180_000;
+            world.settings.settling_ms = settling_ms;
             let chain = TimedDouble::new(Arc::clone(&world.clock));
             let client = Arc::clone(&chain) as Arc<dyn ChainClient>;
             let chains = ChainClients::default().with(key, client);
@@ -348,16 +353,60 @@ async fn what_was_refused_and_sent_again_as_it_is__should_not_stop_the_next_one(
         it.chain.is_slow.store(true, Ordering::SeqCst);
         let same = it.send_built(5, 7).await;
         assert_eq!(outcome(&it.gateway, &same).await.error, None, "{}", it.key);
-        // While no block has that one, and once it is final.
+        // The chain may still take the first one in its place.
         let next = it.send_built(5, 8).await;
-        assert_eq!(outcome(&it.gateway, &next).await.error, None, "{}", it.key);
+        waits_for(&it.gateway, &next, "can still come with the transaction").await;
         it.chain.is_slow.store(false, Ordering::SeqCst);
         until_status(&it.gateway, &same, Status::Final).await;
-        let third = it.send_built(5, 9).await;
-        assert_eq!(outcome(&it.gateway, &third).await.error, None, "{}", it.key);
+        // The message of both is used up.
+        assert_eq!(outcome(&it.gateway, &next).await.error, None, "{}", it.key);
         assert_eq!(remembered(&it.world).await, 0, "{}", it.key);
         assert!(!noted(&it.world, "MinedLate", &first).await);
-        assert_eq!(it.chain.blocks().len(), 3, "{}", it.key);
+        assert_eq!(it.chain.blocks().len(), 2, "{}", it.key);
+    }
+}
+
+/// One message with two signatures: the chain takes the first one, by which nobody here asks any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_by_its_first_signature__should_not_be_paid_again_when_the_second_is_dropped() {
+    for it in Timed::settling(0).await {
+        if it.key.network == Network::Tron {
+            continue;
+        }
+        it.chain.refuses.store(true, Ordering::SeqCst);
+        let first = it.send_built(5, 7).await;
+        failed(&it.gateway, &first).await;
+        it.chain.refuses.store(false, Ordering::SeqCst);
+        let hash = it.chain.sent().remove(0);
+        assert!(it.chain.takes_what_it_kept(&hash));
+        let same = it.send_built(5, 7).await;
+        let sent = outcome(&it.gateway, &same).await;
+        assert_eq!(sent.error, None, "{}", it.key);
+        assert_ne!(sent.tx_hash, hash, "another signature");
+        it.world.pass(LIFE_MS);
+        until_status(&it.gateway, &same, Status::Dropped).await;
+        let again = it.send_built(5, 8).await;
+        let reason = failed(&it.gateway, &again).await;
+        assert!(reason.contains(&hash), "{}: {reason}", it.key);
+        assert_eq!(it.chain.blocks(), [hash], "{}: paid once", it.key);
+    }
+}
+
+/// A program sends it again and again: it pushes out nothing that pays something else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_bytes_refused_many_times__should_be_few_rows() {
+    for it in Timed::all().await {
+        if it.key.network == Network::Tron {
+            continue;
+        }
+        it.chain.refuses.store(true, Ordering::SeqCst);
+        for _ in 0..20 {
+            let refused = it.send_built(5, 7).await;
+            failed(&it.gateway, &refused).await;
+        }
+        let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 100);
+        let rows = it.world.store.scan(&all).await.unwrap();
+        assert_eq!(rows.len(), 17, "{}", it.key);
     }
 }
 

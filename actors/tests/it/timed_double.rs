@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, TrackedTransaction,
     TransactionSighting,
@@ -31,6 +32,8 @@ pub struct TimedDouble {
     /// All that it was sent, with the time at which it came first.
     sent: Mutex<BTreeMap<String, u64>>,
     blocks: Mutex<BTreeSet<String>>,
+    /// The messages of these, each of which the chain takes once, whatever its signature is.
+    messages: Mutex<BTreeMap<String, Vec<u8>>>,
     /// It refuses what it gets, and keeps it.
     pub refuses: AtomicBool,
     /// No block takes what it has.
@@ -49,6 +52,7 @@ impl TimedDouble {
             clock,
             sent: Mutex::default(),
             blocks: Mutex::default(),
+            messages: Mutex::default(),
             refuses: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
             is_blind: AtomicBool::new(false),
@@ -76,9 +80,19 @@ impl TimedDouble {
     pub fn takes_what_it_kept(&self, hash: &str) -> bool {
         let in_time = !self.is_over(hash);
         if in_time {
-            self.blocks.lock().unwrap().insert(hash.to_owned());
+            self.take(hash);
         }
         in_time
+    }
+
+    /// Where a block has the same message with another signature, nothing changes.
+    fn take(&self, hash: &str) {
+        let messages = self.messages.lock().unwrap();
+        let mut blocks = self.blocks.lock().unwrap();
+        let is_there = |one: &String| messages.get(one) == messages.get(hash);
+        if !blocks.iter().any(is_there) {
+            blocks.insert(hash.to_owned());
+        }
     }
 
     fn is_over(&self, hash: &str) -> bool {
@@ -112,6 +126,14 @@ impl ChainClient for TimedDouble {
 
     async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> BroadcastOutcome {
         let hash = broadcast_request.signed.tx_hash.clone();
+        // Of Solana it follows its only signature.
+        let bytes = STANDARD.decode(&broadcast_request.signed.transaction);
+        let bytes = bytes.ok().filter(|bytes| bytes.first() == Some(&1));
+        let message = bytes.and_then(|bytes| Some(bytes.get(65..)?.to_vec()));
+        let message = message.unwrap_or_else(|| hash.clone().into_bytes());
+        let mut messages = self.messages.lock().unwrap();
+        messages.insert(hash.clone(), message);
+        drop(messages);
         let mut sent = self.sent.lock().unwrap();
         sent.entry(hash.clone()).or_insert(self.clock.now_ms());
         if self.refuses.load(Ordering::SeqCst) {
@@ -120,7 +142,7 @@ impl ChainClient for TimedDouble {
                 code: ExecuteCode::InsufficientFunds,
             });
         }
-        self.blocks.lock().unwrap().insert(hash);
+        self.take(&hash);
         BroadcastOutcome::Accepted
     }
 

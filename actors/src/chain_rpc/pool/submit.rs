@@ -179,7 +179,7 @@ impl NodePool {
                     let said = node
                         .exchange(patience, &call, &mut |_| ParsedResponse::Value(()))
                         .await;
-                    if let Err(NodeFailure::NotAsked(_) | NodeFailure::Crowded(_)) = said {
+                    if let Err(NodeFailure::Crowded(_)) = said {
                         node.note_left_out();
                     }
                 }

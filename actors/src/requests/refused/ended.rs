@@ -62,6 +62,7 @@ async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> R
     for (refused, said) in ended.into_iter().zip(said) {
         match said {
             Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => {}
+            Ok(TransactionSighting::Expired) if refused.may_be_an_older_one() => {}
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
                 if never_comes(services, account, &refused) {
                     over.push(refused);
@@ -88,6 +89,14 @@ pub fn end_ms(account: &ChainAccount, refused: &Refused) -> Option<u64> {
     let life = rules.longest_life_ms(signed).ok().flatten();
     end.map(|end| end.time_ms)
         .or_else(|| Some(refused.row.sent_at_ms.saturating_add(life?)))
+}
+
+/// As [`end_ms`], to be compared: what never ends comes last.
+pub fn order_of_end(account: &ChainAccount, refused: &Refused) -> u64 {
+    match end_ms(account, refused) {
+        None | Some(0) => u64::MAX,
+        Some(end_ms) => end_ms,
+    }
 }
 
 /// Whether its time was over more than a day ago, by the longest that the network gives it.

@@ -60,15 +60,22 @@ pub async fn forget_refused(
                 return Err(Fault::new(Class::WrongState, problem).at("uuid"));
             }
             if refused.unkept > 0 {
-                unkept = Some((number, refused.unkept));
+                let inputs = account.network.rules().exclusive_inputs(&refused.signed);
+                unkept = Some((number, inputs.unwrap_or_default(), refused.unkept));
             }
             hashes.push(refused.signed.tx_hash);
             batch.delete(key, Precondition::Version(row.version));
         }
     }
     // Nobody has looked up the older ones of the same payment: the next one says that there were any.
-    if let Some((number, unkept)) = unkept {
-        rest.retain(|(other, ..)| *other == number);
+    let older = unkept.as_ref().map_or(0, |(.., count)| *count);
+    if let Some((number, inputs, unkept)) = unkept {
+        let rules = account.network.rules();
+        rest.retain(|(other, _, _, _, row)| {
+            let spends = || rules.exclusive_inputs(&row.signed).unwrap_or_default();
+            let is_alike = rules.is_numbered() || spends() == inputs;
+            *other == number && row.late.is_none() && is_alike
+        });
         while let Some((_, id, key, version, mut refused)) = rest.pop() {
             let found = payloads(services, &account, &[id]).await?.pop().flatten();
             let is_same = |found: &RefusedPayload| {
@@ -97,7 +104,7 @@ pub async fn forget_refused(
     match services.store.commit(batch).await {
         Ok(()) => Ok(Forgotten {
             tx_hashes: hashes,
-            older: unkept.map_or(0, |(_, older)| older),
+            older,
         }),
         Err(CommitError::Conflict(_)) => Err(Fault::unavailable(
             "the refused transaction has just changed; retry",

@@ -43,15 +43,16 @@ impl Payment {
     }
 }
 
-/// Leaves the newest of transactions that are `alike`, by their places from the oldest to the newest; they say how many more
-/// there were.
+/// Leaves those of transactions that are `alike`, by their places, which can come the longest, and of these the newest; they say
+/// how many more there were. So when all that are left are over, the others are.
 pub async fn keep_newest(
     services: &Services,
     mut found: Vec<Refused>,
     alike: impl Iterator<Item = Vec<usize>>,
 ) -> Result<Vec<Refused>, Fault> {
     let (mut batch, mut dropped, mut raised) = (Batch::new(), Vec::new(), Vec::new());
-    for alike in alike {
+    for mut alike in alike {
+        alike.sort_by_key(|at| found.get(*at).map(|it| (it.ends_ms, it.request)));
         let Some(surplus) = alike.len().checked_sub(MOST_ALIKE).filter(|it| *it > 0) else {
             continue;
         };
@@ -99,6 +100,7 @@ struct KeptRow {
     version: u64,
     row: RefusedRow,
     payment: Option<Payment>,
+    ends_ms: u64,
 }
 
 impl Kept {
@@ -111,6 +113,7 @@ impl Kept {
             version: it.version,
             row: it.row.clone(),
             payment: it.payment.clone(),
+            ends_ms: it.ends_ms,
         }));
     }
 
@@ -119,14 +122,15 @@ impl Kept {
         self.0.retain(|row| over.iter().all(|it| it.key != row.key));
     }
 
-    /// Of each payment leaves the newest, which says how many more there were, where an account has too many: they cost each of
-    /// its requests questions to the store. Where that is not enough, forgets the oldest.
+    /// Of each payment leaves the one that can come the longest, which says how many more there were, where an account has too
+    /// many: they cost each of its requests questions to the store. Where that is not enough, forgets those that end first.
     pub async fn bound(mut self, services: &Services) -> Result<(), Fault> {
         if self.0.len() <= MOST_KEPT {
             return Ok(());
         }
         // Ids begin with the time at which they were made.
-        self.0.sort_by_key(|row| std::cmp::Reverse(row.request));
+        self.0
+            .sort_by_key(|row| std::cmp::Reverse((row.ends_ms, row.request)));
         let mut batch = Batch::new();
         let mut newest: HashMap<Payment, usize> = HashMap::new();
         let mut left: Vec<(KeptRow, u64)> = Vec::new();

@@ -89,6 +89,8 @@ struct Refused {
     payment: Option<Payment>,
     /// What stands for it as a whole, where its client has built it.
     whole: Vec<Resource>,
+    /// When it can no longer come, by this machine's clock; the highest number where that is never.
+    ends_ms: u64,
     /// It pays what the request that is to be built pays.
     is_same: bool,
     /// Who has its number, where there is one.
@@ -105,6 +107,12 @@ enum Holder {
 }
 
 impl Refused {
+    /// Its time is over and it is nowhere, but an older one may have come that is not kept: where only the message is the same,
+    /// each has another signature, by which nodes are asked.
+    fn may_be_an_older_one(&self) -> bool {
+        self.row.unkept > 0 && !self.whole.is_empty()
+    }
+
     /// As nodes are asked about it.
     fn tracked(&self, account: &ChainAccount) -> TrackedTransaction {
         TrackedTransaction {
@@ -177,11 +185,14 @@ pub async fn check_built_by_client(
             continue;
         }
         let EarlierPayment {
-            request, tx_hash, ..
+            request,
+            tx_hash,
+            older,
+            ..
         } = one;
         return Err(RepeatBlocker::Wait(format!(
             "the same of request {request}, which nodes refused, can still come with the transaction {tx_hash}, and this \
-             one uses nothing that it uses: both could come; use one of its objects at the same version, or wait"
+             one uses nothing that it uses: both could come; use one of its objects at the same version, or wait{older}"
         )));
     }
     Ok(())
@@ -240,18 +251,22 @@ fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_partial: bool) -> R
 
 /// What helps where nodes do not say what became of a refused transaction.
 fn way_out(refused: &Refused) -> String {
-    let id = refused.request;
-    let older = match refused.row.unkept {
+    let (id, older) = (refused.request, older(refused));
+    format!(
+        "where they never do, look it up at a node that you trust before you pay another amount, or an operator forgets it \
+         (covault request forget-refused {id}){older}"
+    )
+}
+
+/// What is to be said of older ones of the same payment that are not kept.
+fn older(refused: &Refused) -> String {
+    match refused.row.unkept {
         0 => String::new(),
         older => format!(
             "; {older} older ones of the same payment are not kept, and one of these may have come: look up what has used \
              the same nonce or outputs"
         ),
-    };
-    format!(
-        "where they never do, look it up at a node that you trust before you pay another amount, or an operator forgets it \
-         (covault request forget-refused {id}){older}"
-    )
+    }
 }
 
 /// What a request is to do, to be compared with what refused ones were to do.
@@ -397,6 +412,7 @@ async fn read_page(
                 row: rows::decode(&row.value)?,
                 payment: None,
                 whole: Vec::new(),
+                ends_ms: u64::MAX,
                 key,
                 holder: Holder::Nobody,
             });
@@ -410,12 +426,18 @@ async fn read_page(
         let Some(payload) = payload else { continue };
         refused.is_same = sought.is_paid_by(&payload);
         refused.whole.clone_from(&payload.whole);
+        refused.ends_ms = ended::order_of_end(next.account, refused);
         if refused.row.late.is_some() {
             continue;
         }
         let inputs = match rules.is_numbered() {
             true => Vec::new(),
             false => inputs_of(next.account, refused),
+        };
+        // Where nothing else is used up the chain takes the same message once, whatever its signature is.
+        let inputs = match inputs.is_empty() && !rules.is_numbered() {
+            true => payload.whole.clone(),
+            false => inputs,
         };
         // Else nothing keeps the chain from taking both.
         if rules.is_numbered() || !inputs.is_empty() {

@@ -19,7 +19,7 @@ use super::{
     ended::{end_ms, never_comes},
     forget, inputs_of, is_any,
     kept::Kept,
-    note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
+    note_late, older, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
     account::ChainAccount,
@@ -37,6 +37,8 @@ const MOST_STEPS: usize = 25;
 pub struct EarlierPayment {
     pub(super) request: RequestId,
     pub(super) tx_hash: String,
+    /// What is to be said of older ones of the same payment.
+    pub(super) older: String,
     /// What it uses up; never empty.
     pub(super) inputs: BTreeSet<Resource>,
 }
@@ -70,6 +72,7 @@ pub async fn still_open(
         earlier.push(EarlierPayment {
             request: refused.request,
             tx_hash: refused.row.signed.tx_hash.clone(),
+            older: older(refused),
             inputs,
         });
     }
@@ -161,7 +164,10 @@ async fn tie(
         return Ok(None);
     }
     let EarlierPayment {
-        request, tx_hash, ..
+        request,
+        tx_hash,
+        older,
+        ..
     } = earlier;
     let why = match holder {
         Some((input, holder)) => {
@@ -174,7 +180,7 @@ async fn tie(
     };
     Err(RepeatBlocker::Wait(format!(
         "the same payment of request {request}, which nodes refused, can still come with the transaction {tx_hash}, and \
-         {why}: paid now it could be paid twice; waiting until a block has one that spends the same"
+         {why}: paid now it could be paid twice; waiting until a block has one that spends the same{older}"
     )))
 }
 
@@ -275,29 +281,39 @@ async fn asked_again(
         let holder = first.filter(|first| holders.all(|it| it == Some(*first)));
         let holder = holder.filter(|_| one.row.late.is_none());
         again.push(match holder {
-            Some(holder) => what_became_of(services, holder).await?,
+            Some(holder) => what_became_of(services, holder, &one.row.signed.tx_hash).await?,
             None => None,
         });
     }
     Ok(again)
 }
 
+/// Signed a second time it may have another hash (the signature itself on Solana), and the chain may have taken the refused one
+/// instead: then the later one tells nothing of that before it is final, when the message of both is used up.
 async fn what_became_of(
     services: &Services,
     request: RequestId,
+    refused_hash: &str,
 ) -> Result<Option<AskedAgain>, Fault> {
     let place = rows::transaction(request);
     let place = services.load::<TransactionRow>(&place).await?;
-    if place.is_some_and(|(row, _)| row.state.is_settled()) {
+    let place = place.map(|(row, _)| row.state);
+    if matches!(place, Some(TransactionState::Final(_))) {
         return Ok(Some(AskedAgain::Settled));
     }
-    let request = services.request(request).await?;
-    let is_sent = request.is_some_and(|(request, _)| {
-        matches!(
-            request.state,
-            RequestState::Broadcasting { .. } | RequestState::Succeeded { sent: true, .. }
-        )
-    });
+    let Some((request, _)) = services.request(request).await? else {
+        return Ok(None);
+    };
+    if request.state.tx_hash() != Some(refused_hash) {
+        return Ok(None);
+    }
+    if place.is_some_and(|place| place.is_settled()) {
+        return Ok(Some(AskedAgain::Settled));
+    }
+    let is_sent = matches!(
+        request.state,
+        RequestState::Broadcasting { .. } | RequestState::Succeeded { sent: true, .. }
+    );
     Ok(is_sent.then_some(AskedAgain::Sent))
 }
 
@@ -370,6 +386,7 @@ async fn settle(
         let late = match said {
             // Else one that is not kept may be what has replaced it.
             Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => None,
+            Ok(TransactionSighting::Expired) if refused.may_be_an_older_one() => None,
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
                 if never_comes(services, next.account, &refused) =>
             {
