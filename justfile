@@ -87,6 +87,14 @@ suite-long:
 bench-mpc *arguments:
     cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
 
+# A page of 100,000 requests that wait for approval, while they are made and after a restart
+bench-waiting:
+    cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored only --no-capture -E 'test(pages_of_100_000)'
+
+# How soon 5,000 listeners hear of an event: takes `ulimit -n 30000`
+bench-events:
+    LISTENERS=5000 cargo nextest run --workspace --locked --features cggmp24 --test it --no-capture -E 'test(many_listeners__should)'
+
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
     COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases load_for_ever

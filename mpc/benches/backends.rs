@@ -25,14 +25,19 @@ use covault_core::{
     attest::AddressStatement,
     derive::{KeyPath, RootKey},
     ids::{RequestId, VaultId},
-    networks::Network,
-    order::NodeId,
+    networks::{ChainData, Network, Payload, WireKind, evm},
+    order::{NodeId, SigningOrder},
+    schema::wire,
     scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{
     Commitments, Dealer, KeyShare, KeygenSetup, OutgoingMessage, PreprocessedNonce, ReshareSetup,
     Session, SignSetup, Signer, SignerIndex, of,
+};
+use covault_mpc::{
+    node::{OrderCheck as _, PolicyCheck},
+    policy::Policy,
 };
 use criterion::{
     BatchSize, SamplingMode,
@@ -354,6 +359,88 @@ const APPROVERS: [&str; 4] = [
     "sk-ecdsa-sha2-nistp256",
 ];
 
+const POLICIES: [&str; 2] = ["no approvals", "approvals above more than it is"];
+
+/// What a signer checks of a transfer that needs no approval: with a policy that has no rule of approval, and with one
+/// that does not apply. A signature of it costs dkls23's line below besides.
+fn policies(criterion: &mut Criterion) {
+    let key = k256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    let root = RootKey {
+        curve: Curve::Secp256k1,
+        public_key: key.verifying_key().to_sec1_bytes().to_vec(),
+        chain_code: [3; 32],
+    };
+    let (network, path) = (Network::Evm, KeyPath::of_wallet(Network::Evm, 7).unwrap());
+    let child = root.child(&path).unwrap();
+    let address = network.rules().address(&child.public_key).unwrap();
+    let payload = Payload::parse(&WireKind::EvmSendNative(wire::EvmSendNative {
+        chain_id: 1,
+        from: address.clone(),
+        to: "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into(),
+        value: "5".into(),
+        ..Default::default()
+    }))
+    .unwrap();
+    let chain_data = ChainData::Evm(evm::ChainData {
+        nonce: Some(0),
+        eip1559: true,
+        fees: Some(evm::Fees {
+            estimate_gas: 21_000,
+            base_fee: 10,
+            max_priority_fee: 1,
+        }),
+    });
+    let rules = network.rules();
+    let unsigned = rules
+        .build(&payload, &chain_data, &child.public_key)
+        .unwrap();
+    let order = SigningOrder {
+        request: RequestId::from_bytes([1; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        epoch: 0,
+        network,
+        root_public_key: root.public_key.clone(),
+        path,
+        public_key: child.public_key.clone(),
+        address,
+        payload: payload.encode(),
+        chain_data,
+        unsigned: unsigned.bytes,
+        inputs: unsigned.signing,
+        recipient_indices: Vec::new(),
+        approvals: OrderApprovals::default(),
+        issued_at_ms: 0,
+        expires_at_ms: 2_000,
+    };
+    let mut approvals = String::new();
+    for person in ["treasurer", "controller", "director"] {
+        let line = TestPasskey::new(person, 1).line().line().unwrap();
+        approvals.push_str(&format!(
+            "[[approver]]\nname = \"{person}\"\nkeys = [\"{line}\"]\n"
+        ));
+    }
+    approvals.push_str(
+        "[[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\", \"director\"]\nabove = { asset = \"evm:1\", \
+         per_request = \"1000000000000000000\", per_day = \"5000000000000000000\" }\n",
+    );
+    let texts = [
+        "version = 2\n".to_owned(),
+        format!("version = 2\n{approvals}"),
+    ];
+    let mut group = criterion.benchmark_group("policy");
+    for (name, text) in POLICIES.iter().zip(texts) {
+        let check = PolicyCheck(Policy::parse(&text).unwrap());
+        group.bench_function(*name, |bencher| {
+            bencher.iter(|| {
+                check
+                    .check(black_box(&order), &root, &child, 1_000)
+                    .unwrap()
+            });
+        });
+    }
+    group.finish();
+}
+
 /// What a signer does with as many approvals as an order can carry, each kind of key alone.
 fn approvals(criterion: &mut Criterion) {
     let terms = ApprovalTerms {
@@ -435,6 +522,7 @@ fn main() {
         .configure_from_args();
     plain(&mut criterion);
     addresses(&mut criterion);
+    policies(&mut criterion);
     approvals(&mut criterion);
     let mut rows = Vec::new();
     for scheme in Scheme::ALL {
@@ -468,6 +556,12 @@ fn main() {
             "{:<46}{cell:>22}",
             format!("address of {name}, stated by a node")
         );
+    }
+    let without = median("policy", POLICIES[0]).unwrap_or(f64::NAN);
+    for name in POLICIES {
+        let ms = median("policy", name).unwrap_or(f64::NAN);
+        let cell = format!("{ms:.4} ({:+.2} us)", (ms - without) * 1e3);
+        println!("{:<52}{cell:>22}", format!("checks of a transfer, {name}"));
     }
     for name in APPROVERS {
         let ms = median("approvals", name).unwrap_or(f64::NAN);

@@ -391,7 +391,7 @@ fn memory() -> u64 {
     words.unwrap().parse().unwrap()
 }
 
-/// `cargo nextest run -p covault-actors --run-ignored only --no-capture -E 'test(pages_of_100_000)'`
+/// `just bench-waiting`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures"]
 async fn waiting__should_give_pages_of_100_000_as_fast_as_of_100() {
