@@ -33,6 +33,16 @@ pub struct HttpCallback {
     clock: Arc<dyn Clock>,
 }
 
+/// A URL that can be called. It is not repeated when it is none: it may hold a password.
+///
+/// # Errors
+/// When it is none of http or https.
+pub fn http_url(text: &str) -> anyhow::Result<Url> {
+    let url = Url::parse(text).ok();
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.context("callback-url must be an http or https URL")
+}
+
 impl HttpCallback {
     /// A callback that is asked in this node's name.
     ///
@@ -43,10 +53,7 @@ impl HttpCallback {
         identity: Arc<NodeIdentity>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Self> {
-        // Neither is repeated: a URL may hold a password.
-        let url = Url::parse(&settings.url).ok();
-        let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
-        let url = url.context("callback-url must be an http or https URL")?;
+        let url = http_url(&settings.url)?;
         if url.scheme() == "http" && !is_near(&url) {
             tracing::warn!(
                 "callback-url is http to another network: whoever is on the way can say yes to every request; use https"

@@ -184,7 +184,7 @@ fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<NodeAut
     match (header, login) {
         (None, None) => Ok(NodeAuth::Open),
         (Some(path), None) => {
-            let line = files::read_secret(path)?;
+            let line = files::read_secret(path).context("header_files")?;
             // What the file holds is not repeated.
             let (name, value) = line.expose_secret().split_once(':').with_context(|| {
                 format!("{} must hold one line, \"Name: value\"", path.display())
@@ -195,7 +195,7 @@ fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<NodeAut
             })
         }
         (None, Some(path)) => {
-            let login = files::read_secret(path)?;
+            let login = files::read_secret(path).context("login_files")?;
             if !login.expose_secret().contains(':') {
                 bail!("{} must hold \"user:password\"", path.display());
             }

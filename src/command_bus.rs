@@ -44,6 +44,14 @@ const MAX_SEEN_IDS: usize = 1 << 17;
 const NONCE_LEN: usize = 24;
 const ID_LEN: usize = 16;
 
+/// Whether a cluster can have this secret.
+///
+/// # Errors
+/// When it has another form.
+pub fn check_secret(secret: &SecretString) -> anyhow::Result<()> {
+    BusKeys::of(secret).map(|_| ())
+}
+
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

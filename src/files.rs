@@ -45,7 +45,13 @@ pub fn lock_folder(folder: &Path) -> anyhow::Result<FolderLock> {
         .write(true)
         .mode(0o600)
         .open(&path)
-        .with_context(|| format!("cannot open {}", path.display()))?;
+        .with_context(|| {
+            format!(
+                "cannot write {}, and this process runs as user {}: give it the folder (chown)",
+                path.display(),
+                user()
+            )
+        })?;
     match lock.try_lock() {
         Ok(()) => Ok(FolderLock { _lock: lock }),
         Err(TryLockError::WouldBlock) => bail!(

@@ -1,8 +1,11 @@
 //! Metrics for Prometheus, on a listener of their own. docs/metrics.md says what each means.
 
+mod figures;
+
 use std::{
     collections::BTreeMap,
     fmt::{Display, Write as _},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -21,13 +24,15 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
-use tokio::task::JoinHandle;
+use metrics_process::Collector;
+use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
     api::meter as calls,
     console,
     http::server::{self, HttpVersion, ServerLimits},
     shutdown::StopSignal,
+    store_meter,
     tls::ServerTls,
     wiring,
 };
@@ -42,32 +47,50 @@ pub type GaugeCollector = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sy
 
 struct MetricsExporter {
     recorder: PrometheusHandle,
+    process: Collector,
     gauges: GaugeCollector,
 }
 
-/// Serves `/metrics` on `address` until `stop`, in the clear without `tls`; nothing when the address is empty.
+/// Where `/metrics` is to be served; nowhere when the address is empty.
 ///
 /// # Errors
 /// When the address is invalid, or in use.
-pub async fn start(
-    address: &str,
+pub async fn bind(address: &str, setting: &'static str) -> anyhow::Result<Option<TcpListener>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    wiring::listen(address).await.context(setting).map(Some)
+}
+
+/// Serves `/metrics` there until `stop`, in the clear without `tls`.
+///
+/// # Errors
+/// When metrics cannot be recorded.
+pub fn start(
+    listener: Option<TcpListener>,
     tls: Option<ServerTls>,
     gauges: GaugeCollector,
     stop: StopSignal,
 ) -> anyhow::Result<Option<JoinHandle<anyhow::Result<()>>>> {
-    if address.is_empty() {
+    let Some(listener) = listener else {
         return Ok(None);
-    }
-    let listener = wiring::listen(address).await?;
+    };
     let recorder = builder()
         .and_then(PrometheusBuilder::install_recorder)
         .context("metrics cannot be recorded")?;
     meter::describe();
     calls::describe();
     console::describe();
+    store_meter::describe();
+    let process = Collector::default();
+    process.describe();
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
     let upkeep = recorder.clone();
-    let exporter = Arc::new(MetricsExporter { recorder, gauges });
+    let exporter = Arc::new(MetricsExporter {
+        recorder,
+        process,
+        gauges,
+    });
     let router = Router::new()
         .route("/metrics", get(scrape))
         .with_state(exporter);
@@ -95,18 +118,29 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
 }
 
 async fn scrape(State(exporter): State<Arc<MetricsExporter>>) -> impl IntoResponse {
+    exporter.process.collect();
     let mut text = exporter.recorder.render();
     text.push_str(&(exporter.gauges)().await);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
-/// What an orchestrator shows: its bus and its nodes.
-pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollector {
+/// What an orchestrator shows: its bus, its nodes, its requests, and its store, where that is a file.
+pub fn orchestrator_gauges(
+    gateway: Gateway,
+    bus: Arc<dyn Bus>,
+    store: Option<PathBuf>,
+) -> GaugeCollector {
     Box::new(move || {
-        let (gateway, reachable) = (gateway.clone(), bus.reachable());
+        let (gateway, reachable, store) = (gateway.clone(), bus.reachable(), store.clone());
         Box::pin(async move {
             let mut text = PrometheusText::default();
+            text.build();
             text.bus(reachable);
+            text.requests(&gateway.requests());
+            text.live(gateway.live());
+            if let Some(file) = &store {
+                text.store_file(file);
+            }
             match gateway.nodes().await {
                 Ok((nodes, unadmitted)) => {
                     text.nodes(&nodes);
@@ -143,6 +177,7 @@ pub fn signer_gauges(bus: Arc<dyn Bus>) -> GaugeCollector {
         let reachable = bus.reachable();
         Box::pin(async move {
             let mut text = PrometheusText::default();
+            text.build();
             text.bus(reachable);
             text.0
         })
@@ -472,130 +507,4 @@ impl PrometheusText {
 }
 
 #[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use covault_actors::{
-        chain_rpc::ChainKey,
-        gateway::{DroppedCounts, OpenTransactions},
-    };
-    use covault_core::order::NodeId;
-
-    use super::*;
-
-    #[test]
-    fn stuck__should_show_each_outcome() {
-        let mut text = PrometheusText::default();
-        text.stuck(&BacklogCounts {
-            waiting: 3,
-            forgotten: DroppedCounts {
-                taken: 4,
-                refused: 5,
-                expired: 6,
-            },
-            transactions: [(
-                ChainKey::evm(1),
-                OpenTransactions {
-                    pending: 7,
-                    mined: 8,
-                    overdue: 2,
-                },
-            )]
-            .into(),
-        });
-        for line in [
-            "# TYPE covault_forgotten_transactions_total counter",
-            "covault_requests_waiting 3",
-            r#"covault_forgotten_transactions_total{outcome="taken"} 4"#,
-            r#"covault_forgotten_transactions_total{outcome="refused"} 5"#,
-            r#"covault_forgotten_transactions_total{outcome="expired"} 6"#,
-            r#"covault_open_transactions{chain="EVM chain 1",state="pending"} 7"#,
-            r#"covault_open_transactions{chain="EVM chain 1",state="mined"} 8"#,
-            r#"covault_open_transactions{chain="EVM chain 1",state="overdue"} 2"#,
-        ] {
-            assert!(text.0.lines().any(|other| other == line), "{}", text.0);
-        }
-    }
-
-    #[test]
-    fn chain_nodes__should_be_named_by_chain_and_number() {
-        let node = EndpointHealth {
-            chain: "EVM chain 1".into(),
-            node: 2,
-            failures: 3,
-            answers: 4,
-            errors: 5,
-            dissents: 6,
-            left_out: 7,
-        };
-        let mut text = PrometheusText::default();
-        text.chain_nodes(&[node]);
-        for line in [
-            "# TYPE covault_chain_node_errors_total counter",
-            r#"covault_chain_node_up{chain="EVM chain 1",node="2"} 0"#,
-            r#"covault_chain_node_failures{chain="EVM chain 1",node="2"} 3"#,
-            r#"covault_chain_node_answers_total{chain="EVM chain 1",node="2"} 4"#,
-            r#"covault_chain_node_errors_total{chain="EVM chain 1",node="2"} 5"#,
-            r#"covault_chain_node_dissents_total{chain="EVM chain 1",node="2"} 6"#,
-            r#"covault_chain_node_left_out_total{chain="EVM chain 1",node="2"} 7"#,
-        ] {
-            assert!(
-                text.0.lines().any(|other| other == line),
-                "{line}: {}",
-                text.0
-            );
-        }
-    }
-
-    #[test]
-    fn nodes__should_be_written_as_prometheus_reads_them() {
-        let seen = NodeView {
-            name: "vi\"enna\\".into(),
-            named: true,
-            live: true,
-            last_seen_ms: Some(12_345),
-            keys: 2,
-            skew_ms: -1_500,
-            halted: vec![covault_actors::port::NodeHalt::Clock],
-            ..NodeView::unseen(NodeId([1; 32]))
-        };
-        // Its own word for itself.
-        let unseen = NodeView {
-            name: "another name every minute".into(),
-            ..NodeView::unseen(NodeId([2; 32]))
-        };
-        let mut text = PrometheusText::default();
-        text.nodes(&[seen, unseen]);
-        let samples: Vec<&str> = text
-            .0
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .collect();
-        assert_eq!(samples.len(), 2 + 5, "{}", text.0);
-        let labels = r#"name="vi\"enna\\"} "#;
-        for (name, value) in [
-            ("covault_node_up", "1"),
-            ("covault_node_last_seen_seconds", "12"),
-            ("covault_node_clock_skew_seconds", "-1.5"),
-            ("covault_node_halted", "1"),
-            ("covault_node_keys", "2"),
-            ("covault_node_bans", "0"),
-        ] {
-            let found = samples.iter().any(|line| {
-                line.starts_with(&format!("{name}{{node=\"AAAA"))
-                    && line.ends_with(&format!("{labels}{value}"))
-            });
-            assert!(found, "{name}: {}", text.0);
-        }
-        assert!(
-            samples
-                .iter()
-                .any(|line| line.starts_with("covault_node_up")
-                    && line.ends_with("name=\"02020202\"} 0"))
-        );
-        assert!(
-            text.0.contains("# TYPE covault_node_up gauge\n"),
-            "{}",
-            text.0
-        );
-    }
-}
+mod tests;

@@ -4,11 +4,15 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use covault_mpc::bus::{
-    Bus,
+    Bus, BusError,
     redis::RedisBus,
     servers::{RedisServers, RedisTls},
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls::{
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::CertifiedKey,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{config::BusSettings, files};
@@ -16,6 +20,8 @@ use crate::{config::BusSettings, files};
 /// Where Redis is, and what of it is this cluster's.
 pub struct RedisAccess {
     url: SecretString,
+    /// That the URL is from.
+    setting: &'static str,
     namespace: String,
     tls: RedisTls,
 }
@@ -26,9 +32,15 @@ impl RedisAccess {
     /// # Errors
     /// When one of the files cannot be used, naming the setting.
     pub fn load(settings: &BusSettings) -> anyhow::Result<Self> {
-        let url = match named(&settings.redis_url_file) {
-            Some(file) => files::read_secret(file).context("bus.redis_url_file")?,
-            None => SecretString::from(settings.redis_url.as_str()),
+        let (url, setting) = match named(&settings.redis_url_file) {
+            Some(file) => {
+                let setting = "bus.redis_url_file";
+                (files::read_secret(file).context(setting)?, setting)
+            }
+            None => {
+                let url = SecretString::from(settings.redis_url.as_str());
+                (url, "bus.redis_url")
+            }
         };
         let authorities = named(&settings.ca_file)
             .map(|file| certificates(file).context("bus.ca_file"))
@@ -38,15 +50,22 @@ impl RedisAccess {
             (Some(certificate), Some(key)) => {
                 let chain = certificates(certificate).context("bus.certificate_file")?;
                 let secret = files::read_secret(key).context("bus.key_file")?;
-                if PrivateKeyDer::from_pem_slice(secret.expose_secret().as_bytes()).is_err() {
+                let pem = secret.expose_secret().as_bytes();
+                let Ok(private) = PrivateKeyDer::from_pem_slice(pem) else {
                     bail!("bus.key_file: {} holds no private key (PEM)", key.display());
-                }
+                };
+                let ders = CertificateDer::pem_slice_iter(chain.as_bytes());
+                let ders: Vec<_> = ders.filter_map(Result::ok).collect();
+                // The client would find out with its first connection.
+                CertifiedKey::from_der(ders, private, &ring::default_provider())
+                    .context("bus.certificate_file and bus.key_file do not belong together")?;
                 Some((chain, secret))
             }
             _ => bail!("bus.certificate_file and bus.key_file: set both, or neither"),
         };
         Ok(Self {
             url,
+            setting,
             namespace: settings.namespace.clone(),
             tls: RedisTls {
                 authorities,
@@ -55,13 +74,23 @@ impl RedisAccess {
         })
     }
 
+    /// The setting that the URL is from.
+    pub fn url_setting(&self) -> &'static str {
+        self.setting
+    }
+
+    /// What a stream of this cluster is called in Redis (docs/decisions/0001-inbox-streams.md).
+    pub fn key(&self, stream: &str) -> String {
+        format!("covault:{{{}}}:{stream}", self.namespace)
+    }
+
     /// The server, or the primary that Sentinels name.
     ///
     /// # Errors
     /// When the URL is invalid. It may hold a password, and is not repeated.
     pub fn servers(&self) -> anyhow::Result<RedisServers> {
         let servers = RedisServers::of(self.url.expose_secret(), &self.tls);
-        servers.context(URL_FORM)
+        servers.map_err(|error| self.unusable(&error))
     }
 
     /// The bus of the signer nodes, which need not be there yet.
@@ -82,11 +111,20 @@ impl RedisAccess {
 
     fn bus_in(&self, namespace: &str) -> anyhow::Result<Arc<dyn Bus>> {
         let bus = RedisBus::connect_with(self.url.expose_secret(), namespace, &self.tls);
-        Ok(bus.context(URL_FORM)?)
+        Ok(bus.map_err(|error| self.unusable(&error))?)
+    }
+
+    fn unusable(&self, error: &BusError) -> anyhow::Error {
+        let setting = self.setting;
+        let problem = match error {
+            BusError::Unreachable(problem) => problem.clone(),
+            other => other.to_string(),
+        };
+        anyhow::anyhow!("{setting}: {problem}; {URL_FORM}")
     }
 }
 
-const URL_FORM: &str = "the Redis URL must look like redis://[user:password@]host:port, or \
+const URL_FORM: &str = "use redis://[user:password@]host:port, or \
     redis-sentinel://[user:password@]host:port,host:port,host:port/name; over TLS rediss:// and rediss-sentinel://";
 
 /// Separates the keys of the command bus from those of the signers' bus.
@@ -135,6 +173,7 @@ mod tests {
             path
         };
         let key = at("key", &std::fs::read_to_string(fixture("a.key")).unwrap());
+        let of_another = at("other", &std::fs::read_to_string(fixture("b.key")).unwrap());
         let url = at("url", "rediss://user:hunter2@localhost:1\n");
         let good = BusSettings {
             redis_url_file: url.clone(),
@@ -195,6 +234,13 @@ mod tests {
                     ..good.clone()
                 },
                 "holds no private key",
+            ),
+            (
+                BusSettings {
+                    key_file: of_another,
+                    ..good.clone()
+                },
+                "bus.certificate_file and bus.key_file do not belong together",
             ),
             (
                 BusSettings {

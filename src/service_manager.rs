@@ -1,7 +1,10 @@
 //! What the service manager is told (systemd's `Type=notify` and `WatchdogSec=`): that the process works, still works,
 //! and stops. Where none has asked for it, nothing is told.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use sd_notify::NotifyState;
 
@@ -40,7 +43,10 @@ async fn keep_alive(period: Duration) {
 }
 
 fn tell(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told how this process is");
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if let Err(error) = sd_notify::notify(&[state])
+        && !SAID.swap(true, Ordering::Relaxed)
+    {
+        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told how this process is; said once");
     }
 }

@@ -11,9 +11,38 @@ use covault_actors::{
 use covault_mpc::identity::NodeIdentity;
 
 use crate::{
-    adapters::OsEntropy, command_bus::RedisCommandBus, config::Config, files,
+    adapters::OsEntropy,
+    command_bus::{self, RedisCommandBus},
+    config::{Config, StoreKind},
+    files,
     redis_access::RedisAccess,
 };
+
+/// Reads the secret, where there is one, and makes nothing.
+///
+/// # Errors
+/// As [`from_config`]; when processes are to share a store that is one process's.
+pub fn check(config: &Config) -> anyhow::Result<()> {
+    let cluster = &config.cluster;
+    if let Some(path) = cluster.secret_file() {
+        let secret = files::read_secret(path).context("cluster.secret_file")?;
+        command_bus::check_secret(&secret)
+            .with_context(|| format!("cluster.secret_file {}", path.display()))?;
+    }
+    if cluster.roles.run_vaults() {
+        return Ok(());
+    }
+    anyhow::ensure!(cluster.secret_file().is_some(), NO_SECRET);
+    anyhow::ensure!(
+        config.store.kind == StoreKind::Postgres,
+        "store.kind: a process without vaults (cluster.roles = \"http\") needs the store of those that have them; use \
+         \"postgres\""
+    );
+    Ok(())
+}
+
+const NO_SECRET: &str = "cluster.secret_file: is empty, and a process without vaults (cluster.roles = \"http\") sends \
+    commands to others; name the file with the secret that all of them share";
 
 /// As the configuration says.
 ///
@@ -32,11 +61,7 @@ pub fn from_config(
             Arc::new(command_bus.with_context(|| format!("{}", path.display()))?)
         }
         None => {
-            anyhow::ensure!(
-                cluster.roles.run_vaults(),
-                "a process without vaults sends commands to others: cluster.secret_file must name \
-                 the secret that all of them share"
-            );
+            anyhow::ensure!(cluster.roles.run_vaults(), NO_SECRET);
             Arc::new(MemoryCommandBus::new())
         }
     };

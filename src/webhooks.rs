@@ -10,11 +10,48 @@ use zeroize::Zeroizing;
 
 use crate::{adapters::OsEntropy, config::Config, files};
 
+/// The setting of the key.
+pub const KEY_FILE: &str = "webhooks.key_file";
+
 /// What webhooks are sent with. The key is made on first start.
 ///
 /// # Errors
 /// When a key or a network cannot be used.
 pub fn from_config(config: &Config) -> anyhow::Result<WebhookParts> {
+    let rules = rules(config)?;
+    let new = || {
+        let mut seed = Zeroizing::new([0; 32]);
+        OsEntropy.fill(&mut *seed);
+        SecretString::from(hex::encode(*seed))
+    };
+    let path = config.webhooks.key_file(&config.serve.data_dir);
+    let present = files::secret_or_new(&path, new);
+    let present = present
+        .and_then(|present| seed(&present))
+        .context(KEY_FILE)?;
+    let next = next_seed(config)?;
+    Ok(WebhookParts {
+        keys: Some(Arc::new(WebhookKeys::new(&present, next.as_deref()))),
+        rules,
+    })
+}
+
+/// Reads what is there, and makes nothing.
+///
+/// # Errors
+/// As [`from_config`].
+pub fn check(config: &Config) -> anyhow::Result<()> {
+    rules(config)?;
+    let path = config.webhooks.key_file(&config.serve.data_dir);
+    if path.exists() {
+        files::read_secret(&path)
+            .and_then(|present| seed(&present))
+            .context(KEY_FILE)?;
+    }
+    next_seed(config).map(|_| ())
+}
+
+fn rules(config: &Config) -> anyhow::Result<TargetRules> {
     let network = |text: &String| {
         let network = text.parse();
         network.with_context(|| {
@@ -27,21 +64,13 @@ pub fn from_config(config: &Config) -> anyhow::Result<WebhookParts> {
         .iter()
         .map(network)
         .collect::<anyhow::Result<_>>()?;
-    let new = || {
-        let mut seed = Zeroizing::new([0; 32]);
-        OsEntropy.fill(&mut *seed);
-        SecretString::from(hex::encode(*seed))
-    };
-    let present = config.webhooks.key_file(&config.serve.data_dir);
-    let present = seed(&files::secret_or_new(&present, new)?).context("webhooks.key_file")?;
+    Ok(TargetRules { allow })
+}
+
+fn next_seed(config: &Config) -> anyhow::Result<Option<Zeroizing<[u8; 32]>>> {
     let next = config.webhooks.next_key_file();
-    let next = next
-        .map(|path| seed(&files::read_secret(path)?).context("webhooks.next_key_file"))
-        .transpose()?;
-    Ok(WebhookParts {
-        keys: Some(Arc::new(WebhookKeys::new(&present, next.as_deref()))),
-        rules: TargetRules { allow },
-    })
+    let read = next.map(|path| files::read_secret(path).and_then(|next| seed(&next)));
+    read.transpose().context("webhooks.next_key_file")
 }
 
 /// What a file with a key holds. It is not repeated when it is wrong.

@@ -53,6 +53,7 @@ use crate::{
     shutdown::{self, StopSignal},
     signers::ClusterSigners,
     sockets::SocketShares,
+    store_meter::MeteredStore,
     webhooks,
 };
 
@@ -168,7 +169,7 @@ pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
     match read_policy(&path, "signer.policy_file")? {
         Some(policy) => Ok(policy),
-        None if named => Err(missing_policy(&path)),
+        None if named => Err(missing_policy(&path, "signer.policy_file")),
         None => {
             tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages and high fees, in any amount");
             Ok(Policy::production())
@@ -182,7 +183,8 @@ pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
 /// When the file cannot be used, or is not there.
 pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, _) = signer.policy_file();
-    read_policy(&path, "signer.policy_file")?.ok_or_else(|| missing_policy(&path))
+    read_policy(&path, "signer.policy_file")?
+        .ok_or_else(|| missing_policy(&path, "signer.policy_file"))
 }
 
 /// The policy by which an orchestrator refuses early what its signers would.
@@ -191,25 +193,47 @@ pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
 /// As [`policy_again`].
 pub fn service_policy(path: &Path) -> anyhow::Result<Policy> {
     let policy = read_policy(path, "serve.policy_file")?;
-    Ok(policy.ok_or_else(|| missing_policy(path))?.of_service())
+    Ok(policy
+        .ok_or_else(|| missing_policy(path, "serve.policy_file"))?
+        .of_service())
+}
+
+/// Whether a policy file that must be there can be used.
+///
+/// # Errors
+/// When it is missing, or wrong.
+pub fn check_policy(path: &Path, setting: &'static str) -> anyhow::Result<()> {
+    let policy = parse_policy(path, setting)?;
+    policy
+        .map(drop)
+        .ok_or_else(|| missing_policy(path, setting))
 }
 
 fn read_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
+    let policy = parse_policy(path, setting)?;
+    if let Some(policy) = &policy {
+        tracing::info!(path = %path.display(), %policy, "this process's policy");
+        if policy.raw_signing() {
+            tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
+        }
+    }
+    Ok(policy)
+}
+
+fn parse_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
     let Some(text) = files::read_trusted(path).context(setting)? else {
         return Ok(None);
     };
-    let of = || format!("policy file {}", path.display());
-    let policy = Policy::parse(&text).map_err(explain).with_context(of)?;
-    tracing::info!(path = %path.display(), %policy, "this process's policy");
-    if policy.raw_signing() {
-        tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
-    }
-    Ok(Some(policy))
+    let of = || format!("{setting}: policy file {}", path.display());
+    Policy::parse(&text)
+        .map(Some)
+        .map_err(explain)
+        .with_context(of)
 }
 
-fn missing_policy(path: &Path) -> anyhow::Error {
+fn missing_policy(path: &Path, setting: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the policy file {} is missing: bring it back, or name another in the configuration",
+        "{setting}: the policy file {} is missing: bring it back, or name another",
         path.display()
     )
 }
@@ -246,12 +270,18 @@ pub struct TokenPair {
 /// # Errors
 /// When the files can be neither read nor made.
 pub fn tokens(serve: &ServeSettings) -> anyhow::Result<TokenPair> {
-    let of = |path: PathBuf| files::secret_or_new(&path, || new_token(&OsEntropy));
+    let of = |path: PathBuf, setting: &'static str| {
+        files::secret_or_new(&path, || new_token(&OsEntropy)).context(setting)
+    };
     Ok(TokenPair {
-        platform: of(serve.platform_token_file())?,
-        admin: of(serve.admin_token_file())?,
+        platform: of(serve.platform_token_file(), PLATFORM_TOKEN)?,
+        admin: of(serve.admin_token_file(), ADMIN_TOKEN)?,
     })
 }
+
+/// The settings of the files.
+pub const PLATFORM_TOKEN: &str = "serve.platform_token_file";
+pub const ADMIN_TOKEN: &str = "serve.admin_token_file";
 
 /// An orchestrator that runs, and its API.
 pub struct RunningOrchestrator {
@@ -270,12 +300,18 @@ pub fn store_path(serve: &ServeSettings) -> PathBuf {
     serve.data_dir.join("store.redb")
 }
 
+/// The same, where the store is a file.
+pub fn store_file(config: &Config) -> Option<PathBuf> {
+    (config.store.kind == StoreKind::Redb).then(|| store_path(&config.serve))
+}
+
 /// Starts the orchestrator on a data folder that this process owns.
 ///
 /// # Errors
 /// When store, cluster or chains cannot be used.
 pub async fn orchestrator(
     config: &Config,
+    store: Arc<dyn Store>,
     bus: Arc<dyn Bus>,
     identity: Arc<NodeIdentity>,
     tokens: &TokenPair,
@@ -285,8 +321,6 @@ pub async fn orchestrator(
     let calls = abis::load(&config.evm)?;
     let sharing = sharing::from_config(config, &identity)?;
     let roles = config.cluster.roles;
-    // Who cannot send commands to others has nobody beside it.
-    let store = store(config, config.cluster.secret_file().is_none()).await?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
         bus: Arc::clone(&bus),
@@ -398,6 +432,22 @@ fn max_connections(serve: &ServeSettings, sockets: SocketShares) -> usize {
 /// The connections of one address: never so many that few addresses have all, however few files there are.
 fn per_address(wanted: usize, max_connections: usize) -> usize {
     wanted.min((max_connections / 4).max(1))
+}
+
+/// Opens the store of an orchestrator, and makes it where there is none.
+///
+/// # Errors
+/// When it cannot be opened, naming the setting.
+pub async fn store_of_orchestrator(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    // Who cannot send commands to others has nobody beside it.
+    let alone = config.cluster.secret_file().is_none();
+    let setting = match config.store.kind {
+        StoreKind::Redb => "serve.data_dir",
+        StoreKind::Postgres if config.store.url.is_empty() => "store.url_file",
+        StoreKind::Postgres => "store.url",
+    };
+    let store = store(config, alone).await.context(setting)?;
+    Ok(Arc::new(MeteredStore(store)))
 }
 
 /// Opens the store that the configuration names, and makes it where there is none. `alone`: exclusively; a file is

@@ -24,11 +24,24 @@ pub struct Counters {
     pub forgotten: Mutex<DroppedCounts>,
     /// The transactions that are followed, by chain.
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
+    /// Requests, by the name of their kind.
+    requests: Mutex<BTreeMap<&'static str, RequestCounts>>,
     follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
     /// Sweeps of vaults that are here, by chain.
     pub sweeps: Mutex<BTreeMap<FollowedChain, SweepCounts>>,
     /// What came of webhooks that this process has sent.
     pub webhooks: Mutex<WebhookCounts>,
+}
+
+/// Requests of one kind, since the start of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// They were accepted.
+    pub created: u64,
+    /// They have ended well.
+    pub succeeded: u64,
+    /// They have failed, or were rejected.
+    pub failed: u64,
 }
 
 /// What came of webhooks that this process has sent since its start.
@@ -122,6 +135,16 @@ impl Counters {
     pub fn wait(&self) -> Waiting {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.waiting))
+    }
+
+    /// Counts requests of a kind.
+    pub fn request(&self, kind: &'static str, count: impl FnOnce(&mut RequestCounts)) {
+        count(self.requests.lock().entry(kind).or_default());
+    }
+
+    /// What became of requests here, by the name of their kind.
+    pub fn requests(&self) -> BTreeMap<&'static str, RequestCounts> {
+        self.requests.lock().clone()
     }
 
     /// How far the blocks of a chain are followed.

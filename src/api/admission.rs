@@ -19,7 +19,10 @@ use governor::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::address::network;
+use super::{
+    address::network,
+    meter::{self, Refused},
+};
 
 /// How many addresses, and how many tokens, are remembered at most, evicted least recently seen first.
 /// A key takes about 100 bytes.
@@ -121,7 +124,9 @@ impl InFlight {
     /// # Errors
     /// [`Class::Unavailable`] when the token has its share of all calls in progress.
     pub fn belongs_to(&self, token: TokenId) -> Result<(), Refusal> {
-        *self.token.lock() = Some((token, self.of.take(&[token], 1)?));
+        let share = self.of.take(&[token], 1);
+        let share = share.inspect_err(|_| meter::refused(Refused::InFlight))?;
+        *self.token.lock() = Some((token, share));
         Ok(())
     }
 
@@ -132,6 +137,7 @@ impl InFlight {
     pub fn hold(&self, bytes: usize) -> Result<(), Refusal> {
         let token = self.token.lock().as_ref().map(|(token, _)| *token);
         let mut more = self.bytes.take(token.as_slice(), bytes).map_err(|_| {
+            meter::refused(Refused::Bytes);
             Fault::unavailable(
                 "the requests in progress, in total or with this token, exceed the memory limit; try again",
             )
@@ -171,7 +177,10 @@ impl Admission {
     pub fn enter(&self) -> Result<InFlight, Refusal> {
         let place = Arc::clone(&self.in_flight)
             .try_acquire_owned()
-            .map_err(|_| Fault::unavailable("too many requests are in progress; try again"))?;
+            .map_err(|_| {
+                meter::refused(Refused::InFlight);
+                Fault::unavailable("too many requests are in progress; try again")
+            })?;
         Ok(InFlight {
             _place: place,
             of: Arc::clone(&self.in_flight_of),
@@ -220,6 +229,7 @@ impl Admission {
     pub fn listen(&self, token: TokenId) -> Result<ListenerPlace, Refusal> {
         let place = self.listeners.take(&[token], 1);
         let place = place.map_err(|_| {
+            meter::refused(Refused::Listeners);
             Fault::unavailable(
                 "too many event listeners, in total or with this token; try again later",
             )
@@ -269,12 +279,14 @@ impl Admission {
 }
 
 fn unread_fault() -> Fault {
+    meter::refused(Refused::Bytes);
     Fault::unavailable(
         "the unread responses to this token exceed the limit; read them and try again",
     )
 }
 
 fn limited(what: &str, wait: Duration) -> Refusal {
+    meter::refused(Refused::Rate);
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let seconds = seconds.max(1);
     Refusal {
@@ -434,6 +446,37 @@ mod tests {
         assert_eq!(refusal.retry_after, Some(1));
         drop(one);
         gate.enter().expect("a place was given back");
+    }
+
+    #[test]
+    fn refusals__should_be_counted_by_what_there_was_too_much_of() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let _guard = ::metrics::set_default_local_recorder(&recorder);
+        let slow = Rate {
+            per_second: 1,
+            burst: 1,
+        };
+        let gate = Admission::new(&AdmissionLimits {
+            max_in_flight: 1,
+            max_in_flight_bytes: 10,
+            max_unread_bytes: 0,
+            max_listeners: 0,
+            per_token: slow,
+            per_address: OFF,
+        });
+        gate.token(&token(1)).expect("the first");
+        gate.token(&token(1)).expect_err("too fast");
+        let call = gate.enter().expect("the first");
+        gate.enter().map(drop).expect_err("too many");
+        call.hold(11).expect_err("too much");
+        gate.listen(token(1))
+            .map(drop)
+            .expect_err("none may listen");
+        let shown = recorder.handle().render();
+        for why in ["rate", "in_flight", "bytes", "listeners"] {
+            let line = format!("covault_refused_total{{why=\"{why}\"}} 1");
+            assert!(shown.lines().any(|other| other == line), "{line}: {shown}");
+        }
     }
 
     #[test]

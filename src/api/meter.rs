@@ -17,6 +17,9 @@ pub const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 90.0,
 ];
 
+/// Calls and connections that were refused because there were too many, by what there was too much of.
+const REFUSED: &str = "covault_refused_total";
+
 /// The operation of calls that reach none.
 pub const NO_OPERATION: &str = "none";
 
@@ -31,6 +34,54 @@ pub fn describe() {
         Unit::Seconds,
         "Duration of API calls, by transport, operation and outcome (done, refused, failed, gone)"
     );
+    describe_counter!(
+        REFUSED,
+        "Calls and connections that were refused because there were too many, by what there was too much of"
+    );
+    // Shown before there is one.
+    for why in Refused::ALL {
+        counter!(REFUSED, "why" => why.name()).increment(0);
+    }
+}
+
+/// What there was too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Calls per second of a token or an address.
+    Rate,
+    /// Calls in progress.
+    InFlight,
+    /// Bytes of bodies, or of answers that were not read.
+    Bytes,
+    /// Connections, of all or of one address.
+    Connections,
+    /// Listeners to events.
+    Listeners,
+}
+
+impl Refused {
+    const ALL: [Self; 5] = [
+        Self::Rate,
+        Self::InFlight,
+        Self::Bytes,
+        Self::Connections,
+        Self::Listeners,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::InFlight => "in_flight",
+            Self::Bytes => "bytes",
+            Self::Connections => "connections",
+            Self::Listeners => "listeners",
+        }
+    }
+}
+
+/// Counts a call or a connection that was refused.
+pub fn refused(why: Refused) {
+    counter!(REFUSED, "why" => why.name()).increment(1);
 }
 
 /// Over what a call came.

@@ -11,7 +11,7 @@ use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::http::{Extensions, HeaderMap, HeaderValue};
 use covault_actors::{
-    gateway::{Caller, Gateway, OperationResponse, RequestBody},
+    gateway::{Caller, Gateway, Health, OperationResponse, RequestBody},
     operations::RegisteredOperation,
 };
 use covault_core::{
@@ -27,6 +27,9 @@ use self::{
     auth::Tokens,
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
 };
+
+/// What is said while the bus is away.
+pub const BUS_AWAY: &str = "the bus cannot be reached";
 
 /// What the API needs.
 pub struct Api {
@@ -82,16 +85,24 @@ impl Api {
         }
     }
 
-    /// Whether the store can be written, signers be reached and the bus too.
+    /// Whether the store can be written, signers and the bus be reached, and clients are let in.
     ///
     /// # Errors
     /// [`Class::Unavailable`] with what is away.
     pub async fn ready(&self) -> Result<(), Fault> {
-        self.gateway.ready().await?;
+        self.ready_as(self.gateway.health().await)
+    }
+
+    /// The same of what is known already.
+    ///
+    /// # Errors
+    /// As [`Api::ready`].
+    pub fn ready_as(&self, health: Health) -> Result<(), Fault> {
+        health.ready()?;
         if (self.bus_reachable)() {
             return Ok(());
         }
-        Err(Fault::unavailable("the bus cannot be reached"))
+        Err(Fault::unavailable(BUS_AWAY))
     }
 
     /// Who calls, if neither the address nor the token calls too fast. The address is counted

@@ -26,7 +26,7 @@ use calls::RejectionSigner;
 use super::{
     answer_json,
     client::{AdminClient, PlatformArgs},
-    print_line,
+    hint, print_line,
 };
 use crate::{
     adapters::SystemClock,
@@ -187,7 +187,7 @@ pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {
         return answer_json(&answer);
     }
     if answer.signing_requests.is_empty() {
-        eprintln!("no request is waiting for approval");
+        hint("no request is waiting for approval");
     }
     for request in answer.signing_requests {
         let given: Vec<_> = request

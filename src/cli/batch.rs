@@ -16,7 +16,7 @@ use covault_core::{
     schema::admin::{self, BatchPaymentRow, BatchPaymentSummary},
 };
 
-use super::{ago, answer_json, client::ConnectionArgs, print_line};
+use super::{ago, answer_json, client::ConnectionArgs, hint, print_line};
 use crate::{approving::visible, units::in_units};
 
 /// Batch payments.
@@ -192,7 +192,7 @@ async fn list(vault_uuid: String, json: bool, orchestrator: ConnectionArgs) -> a
         return answer_json(&all);
     }
     if all.batch_payments.is_empty() {
-        eprintln!("the vault has no batch payments");
+        hint("the vault has no batch payments");
         return Ok(());
     }
     let mut table = Table::new();

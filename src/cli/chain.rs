@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{
     Finding,
     doctor::neighbours::{self, ChainNodeState},
-    one_line, print_line, table,
+    hint, one_line, print_line, table,
 };
 use crate::config::Config;
 
@@ -34,9 +34,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     let nodes = neighbours::ask_nodes(&config).await?;
     if json {
         let nodes: Vec<_> = nodes.iter().map(as_json).collect();
-        print_line(format_args!("{:#}", serde_json::Value::from(nodes)));
+        print_line(format_args!("{:#}", json!({"nodes": nodes})));
     } else if nodes.is_empty() {
-        eprintln!("no chain has nodes: name some in [chains] of the configuration");
+        hint("no chain has nodes: name some in [chains] of the configuration");
     } else {
         print_line(shown(&nodes));
     }
@@ -46,10 +46,13 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 fn as_json(node: &ChainNodeState) -> serde_json::Value {
     json!({
         "chain": node.chain.to_string(),
+        "setting": node.chain.setting(),
+        "chainId": node.chain.chain_id,
         "node": node.number,
         "host": node.host,
         "answers": node.answer.is_ok(),
-        "said": node.answer.as_ref().unwrap_or_else(|error| error),
+        // It may be looked at on a terminal.
+        "said": one_line(node.answer.as_ref().unwrap_or_else(|error| error)),
     })
 }
 
@@ -125,6 +128,11 @@ mod tests {
         assert_eq!(code(&[]), 0);
         assert_eq!(code(&nodes), 5);
         assert_eq!(code(&[node(one, 1, true), node(two, 1, false)]), 6);
-        assert_eq!(as_json(&nodes[1])["answers"], false);
+        let json = as_json(&nodes[1]);
+        assert_eq!(json["answers"], false);
+        assert_eq!(
+            (&json["chainId"], &json["setting"]),
+            (&1.into(), &"chains.evm.1".into())
+        );
     }
 }

@@ -6,14 +6,18 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use covault_actors::operations::{self, Operation};
 use covault_core::schema::json;
+use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
     api::headers::CODE,
-    config::{Config, ServeSettings},
+    config::{
+        Config, ServeSettings,
+        credentials::{ADDRESS, service_of_environment},
+    },
     files,
     tls::pinned_client,
     wiring::explain,
@@ -27,8 +31,9 @@ pub struct ConnectionArgs {
     /// The orchestrator's configuration file, on the machine that it runs on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
     config: Option<PathBuf>,
-    /// The orchestrator's URL, e.g. http://127.0.0.1:8080
-    #[arg(long, value_name = "URL", requires = "token_file")]
+    /// The orchestrator's URL, e.g. http://127.0.0.1:8080. Where neither this nor --config is given, COVAULT_ADDR and
+    /// COVAULT_TOKEN_FILE count.
+    #[arg(long, value_name = "URL", requires = "token_file", value_parser = service_url)]
     url: Option<String>,
     /// The file that holds the admin token.
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -42,7 +47,7 @@ pub struct PlatformConnectionArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
     config: Option<PathBuf>,
     /// The service's URL, e.g. http://127.0.0.1:8080
-    #[arg(long, value_name = "URL", requires = "token_file")]
+    #[arg(long, value_name = "URL", requires = "token_file", value_parser = service_url)]
     url: Option<String>,
     /// The file that holds a token of the platform API (covault token create).
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -75,7 +80,7 @@ pub struct AdminClient {
 #[derive(Debug, clap::Args)]
 pub struct PlatformArgs {
     /// The service's URL, e.g. http://127.0.0.1:8080
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = service_url)]
     url: String,
     /// The file that holds a token of the platform API (covault token create). It brings the signature and counts for
     /// nothing else.
@@ -132,7 +137,13 @@ impl ConnectionArgs {
     ///
     /// # Errors
     /// When configuration or token cannot be read.
-    pub fn client(self) -> anyhow::Result<AdminClient> {
+    pub fn client(mut self) -> anyhow::Result<AdminClient> {
+        if !self.is_named()
+            && let Some((url, token_file)) = service_of_environment()?
+        {
+            self.url = Some(service_url(&url).map_err(|problem| anyhow!("{ADDRESS}: {problem}"))?);
+            self.token_file = Some(token_file);
+        }
         self.connect(ServeSettings::admin_token_file)
     }
 
@@ -164,6 +175,16 @@ impl ConnectionArgs {
             http: builder.build()?,
         })
     }
+}
+
+/// The URL of a service, as an argument.
+fn service_url(text: &str) -> Result<String, String> {
+    let url = Url::parse(text).ok();
+    let is_url = url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    if is_url {
+        return Ok(text.trim_end_matches('/').to_owned());
+    }
+    Err("it is no URL; use http://HOST:PORT or https://HOST".to_owned())
 }
 
 fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {

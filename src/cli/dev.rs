@@ -29,6 +29,7 @@ use super::{
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
+    bus_check,
     config::{Config, ConsoleSettings},
     files, identities, metrics,
     redis_access::RedisAccess,
@@ -140,16 +141,26 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let bus = match &args.redis {
         Some(url) => {
             config.bus.redis_url.clone_from(url);
-            RedisAccess::load(&config.bus)?.bus()?
+            let access = RedisAccess::load(&config.bus)?;
+            if let Some(away) = bus_check::check(&access, None).await? {
+                anyhow::bail!("--redis: {away}; start Redis, or leave --redis out");
+            }
+            access.bus()?
         }
         None => wiring::memory_bus(),
     };
     let mut nodes = SignerNodes::prepare(&args.data, &bus, identity.id())?;
-    let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
+    let store = wiring::store_of_orchestrator(&config).await?;
+    let running = wiring::orchestrator(&config, store, bus, identity, &tokens).await?;
     let gateway = running.gateway.clone();
-    let gauges = metrics::orchestrator_gauges(gateway.clone(), Arc::clone(&running.bus));
+    let gauges = metrics::orchestrator_gauges(
+        gateway.clone(),
+        Arc::clone(&running.bus),
+        wiring::store_file(&config),
+    );
     let tls = listeners.tls.clone();
-    metrics::start(&config.serve.metrics_listen, tls, gauges, stop.clone()).await?;
+    let metrics = metrics::bind(&config.serve.metrics_listen, "serve.metrics_listen").await?;
+    metrics::start(metrics, tls, gauges, stop.clone())?;
     let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
     nodes.start();

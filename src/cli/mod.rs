@@ -31,19 +31,35 @@ mod vault;
 mod wallet;
 mod webhook;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use futures::future::LocalBoxFuture;
 
 use crate::{config::Config, protect, telemetry};
 
+/// The end of `covault --help`, in the words of docs/exit-codes.md.
+const EXIT_CODES: &str = "Exit codes:
+  0    done; all is well
+  1    an error: stderr says what is wrong and what to do
+  2    the command line is wrong
+  3    alarm: something was changed that nobody may change (audit verify, backup verify)
+  5    it signs, and something needs somebody (status, doctor, chain list)
+  6    it cannot sign, not at all or not for some vault (status, doctor, health, chain list)
+  7    the request failed (request watch)
+  130  ended by a second SIGINT or SIGTERM (serve, signer, dev)";
+
 /// Self-hosted threshold (MPC) wallet signing.
 ///
 /// Signer nodes generate wallet keys as shares; no machine ever has a whole key. An orchestrator takes requests over
 /// HTTP and has them signed by any t of n signers.
 #[derive(Debug, Parser)]
-#[command(name = "covault", version, propagate_version = true)]
+#[command(name = "covault", version, propagate_version = true, after_long_help = EXIT_CODES)]
 pub struct Cli {
+    /// Leave out progress and hints on stderr. What is wrong, or needs care, is said anyway.
+    #[arg(long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -122,6 +138,7 @@ enum Command {
 /// # Errors
 /// Whatever ended it, with what to do about it.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
+    QUIET.store(cli.quiet, Ordering::Relaxed);
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // What holds for the threads of a process is set before they are there. Many commands have keys,
@@ -259,6 +276,20 @@ fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Stri
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Whether progress and hints are left out. Of this process: it runs one command.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Tells on stderr what a person may do next; scripts can leave it out.
+fn hint(text: impl std::fmt::Display) {
+    if !is_quiet() {
+        eprintln!("{text}");
+    }
+}
+
 /// Prints a command's answer.
 fn print_line(text: impl std::fmt::Display) {
     use std::io::Write as _;
@@ -285,5 +316,17 @@ mod tests {
     #[test]
     fn cli__should_be_well_formed() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes__should_be_those_of_the_docs() {
+        let page = include_str!("../../docs/exit-codes.md");
+        let first = |line: &str| line.split('|').nth(1).map(|cell| cell.trim().to_owned());
+        let of_page: Vec<_> = page.lines().skip(4).filter_map(first).collect();
+        let help = super::EXIT_CODES.lines().skip(1);
+        let of_help: Vec<_> = help
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert_eq!(of_help, of_page);
     }
 }

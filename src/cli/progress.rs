@@ -5,6 +5,8 @@ use std::{io::IsTerminal as _, time::Duration};
 use indicatif::ProgressBar;
 use tokio::time::Instant;
 
+use super::{hint, is_quiet};
+
 /// How long to wait before an orchestrator is asked again how something stands that takes seconds
 /// or minutes: each question is a line in its log.
 pub fn poll_interval(started: Instant) -> Duration {
@@ -20,8 +22,8 @@ impl ProgressSpinner {
     /// Starts with `what`.
     pub fn start(what: impl Into<String>) -> Self {
         let what = what.into();
-        if !std::io::stderr().is_terminal() {
-            eprintln!("{what}");
+        if is_quiet() || !std::io::stderr().is_terminal() {
+            hint(what);
             return Self { spinner: None };
         }
         let spinner = ProgressBar::new_spinner().with_message(what);
@@ -35,7 +37,7 @@ impl ProgressSpinner {
     pub fn next(&self, what: impl Into<String>) {
         match &self.spinner {
             Some(spinner) => spinner.set_message(what.into()),
-            None => eprintln!("{}", what.into()),
+            None => hint(what.into()),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::{
     Finding, ago, answer_json,
     approve::{details, visible},
     client::{ConnectionArgs, PlatformConnectionArgs},
-    one_line, print_line, table,
+    hint, one_line, print_line, table,
 };
 use crate::wiring::explain;
 
@@ -133,7 +133,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 return answer_json(&list);
             }
             if list.signing_requests.is_empty() {
-                eprintln!("no requests on page {page}");
+                hint(format_args!("no requests on page {page}"));
                 return Ok(());
             }
             print_line(requests(&list.signing_requests));
@@ -164,7 +164,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 return answer_json(&stuck);
             }
             if stuck.requests.is_empty() {
-                eprintln!("no request is stuck");
+                hint("no request is stuck");
                 return Ok(());
             }
             print_line(stuck_requests(&stuck));

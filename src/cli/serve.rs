@@ -6,8 +6,8 @@ use anyhow::Context as _;
 
 use crate::{
     chain_nodes,
-    config::{Config, ProcessRole},
-    files, identities, metrics,
+    config::{Config, ProcessRole, StoreKind},
+    files, identities, metrics, preflight,
     protect::ProcessProtection,
     redis_access::RedisAccess,
     service_manager, shutdown,
@@ -45,10 +45,9 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     if serve.policy_file.as_os_str().is_empty() {
         shutdown::ignore_hangups(hangup);
     }
-    // Before the first file is made.
+    // Before the first file is made: a start that fails leaves nothing behind.
     let redis = RedisAccess::load(&config.bus)?;
-    redis.servers()?;
-    let _folder_lock = files::lock_folder(&serve.data_dir)?;
+    preflight::serve(&config, &redis).await?;
     let grpc = if config.cluster.roles.serve_api() {
         serve.grpc_listen.clone()
     } else {
@@ -59,15 +58,27 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     if listeners.console.is_some() {
         listeners.settings = Config::shown(args.config.as_deref())?;
     }
-    let identity = identities::identity(&serve.identity_file(), "covault-orchestrator")?;
+    let metrics = metrics::bind(&serve.metrics_listen, "serve.metrics_listen").await?;
+    let elsewhere = match config.store.kind {
+        StoreKind::Postgres => Some(wiring::store_of_orchestrator(&config).await?),
+        StoreKind::Redb => None,
+    };
+    let _folder_lock = files::lock_folder(&serve.data_dir).context("serve.data_dir")?;
+    let store = match elsewhere {
+        Some(store) => store,
+        None => wiring::store_of_orchestrator(&config).await?,
+    };
+    let identity = identities::identity(&serve.identity_file(), "covault-orchestrator");
+    let identity = identity.context("serve.identity_file")?;
     let tokens = wiring::tokens(serve)?;
     let bus = redis.bus()?;
-    let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
-    let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
-    let tls = listeners.tls.clone();
-    let metrics = metrics::start(&serve.metrics_listen, tls, gauges, stop.clone())
-        .await
-        .context("serve.metrics_listen")?;
+    let running = wiring::orchestrator(&config, store, bus, identity, &tokens).await?;
+    let gauges = metrics::orchestrator_gauges(
+        running.gateway.clone(),
+        Arc::clone(&running.bus),
+        wiring::store_file(&config),
+    );
+    let metrics = metrics::start(metrics, listeners.tls.clone(), gauges, stop.clone())?;
     tracing::info!(
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),

@@ -24,6 +24,7 @@ use crate::{
     files::{self, FolderLock},
     health, identities, metrics,
     passphrase::{self, Passphrase},
+    preflight,
     protect::ProcessProtection,
     redis_access::RedisAccess,
     resumption::MachineWatch,
@@ -111,12 +112,16 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     check_initialized(&config)?;
     check_orchestrators(signer)?;
     signer.check_secure()?;
+    // Before the first file is made.
     let redis = RedisAccess::load(&config.bus)?;
     redis.servers()?;
-    let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
+    preflight::signer(&config, &redis).await?;
     let policy = wiring::policy(signer)?;
-    let identity = identities::signer_identity(&config, &signer.name)?;
-    let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
+    let _folder_lock = files::lock_node_folder(&signer.data_dir).context("signer.data_dir")?;
+    let identity =
+        identities::signer_identity(&config, &signer.name).context("signer.identity_file")?;
+    let passphrase =
+        passphrase::obtain(signer, &node::keyring(signer)).context("signer.passphrase_file")?;
     let orchestrators = nodes("signer.orchestrators", &signer.orchestrators, &mut stop);
     let Some(orchestrators) = orchestrators.await? else {
         return Ok(None);
@@ -160,11 +165,6 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     } = setup;
     let signer = &config.signer;
     let stop = shutdown::on_signals()?;
-    tracing::info!(
-        name = signer.name,
-        identity = identity.openssh_line(&signer.name),
-        "the signer node is up"
-    );
     if signer.development {
         tracing::warn!(
             "signer.development is true: this node starts without what protects its keys from a \
@@ -197,9 +197,8 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let bus = redis.bus()?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;
-    let metrics = metrics::start(&signer.metrics_listen, tls, gauges, stop.clone())
-        .await
-        .context("signer.metrics_listen")?;
+    let metrics = metrics::bind(&signer.metrics_listen, "signer.metrics_listen").await?;
+    let metrics = metrics::start(metrics, tls, gauges, stop.clone())?;
     let client = callback
         .map(|callback| wiring::client_signer(callback, &identity))
         .transpose()?;
@@ -209,6 +208,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
             .context("client_signer.health_listen")?,
         None => None,
     };
+    let (name, line) = (signer.name.clone(), identity.openssh_line(&signer.name));
     let node = wiring::node_config(SignerParts {
         client,
         name: signer.name.clone(),
@@ -235,7 +235,11 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         },
     });
     let told = stop.clone();
-    let run = Node::run_and_tell(node, stop, || service_manager::ready(told));
+    let up = move || {
+        tracing::info!(name, identity = line, "the signer node is up");
+        service_manager::ready(told);
+    };
+    let run = Node::run_and_tell(node, stop, up);
     run.await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;

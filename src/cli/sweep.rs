@@ -93,6 +93,9 @@ pub enum Command {
         /// The sweep token: its id, or its name.
         #[arg(long, value_name = "TOKEN")]
         token: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -258,11 +261,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Show {
             token,
+            json,
             orchestrator,
         } => {
             let client = orchestrator.client()?;
             let request = admin::ShowSweepRequest { token };
             let now = client.call::<ShowSweep>(&request).await?;
+            if json {
+                return answer_json(&now);
+            }
             show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
     }

@@ -14,7 +14,7 @@ use prost_types::Timestamp;
 use super::{
     answer_json,
     client::{AdminClient, ConnectionArgs},
-    print_line, vault,
+    hint, print_line, vault,
 };
 use crate::adapters::SystemClock;
 
@@ -130,7 +130,10 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
         token.id, token.name
     );
     if token.kind == "sweep" {
-        eprintln!("next: covault sweep configure --token {} --help", token.id);
+        hint(format_args!(
+            "next: covault sweep configure --token {} --help",
+            token.id
+        ));
     }
     print_line(made.secret);
     Ok(())
@@ -152,7 +155,7 @@ async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
         return answer_json(&tokens);
     }
     if tokens.tokens.is_empty() {
-        eprintln!("no tokens yet: covault token create --help");
+        hint("no tokens yet: covault token create --help");
         return Ok(());
     }
     let names = vault::vaults(client).await?;

@@ -9,7 +9,7 @@ use covault_core::schema::admin::{self, ListUsersResponse, User, UserLink};
 use super::{
     ago, answer_json,
     client::{AdminClient, ConnectionArgs},
-    print_line, vault,
+    hint, print_line, vault,
 };
 
 /// People who use the console.
@@ -154,7 +154,7 @@ async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
         return answer_json(&all);
     }
     if all.users.is_empty() {
-        eprintln!("no users yet: covault user create --help");
+        hint("no users yet: covault user create --help");
         return Ok(());
     }
     let vaults = vault::vaults(client).await?.into_iter();

@@ -8,10 +8,11 @@ mod lifecycle;
 use anyhow::{Context as _, bail};
 
 use super::{
+    answer_json,
     client::{AdminClient, ConnectionArgs},
-    print_line,
+    hint, one_line, print_line,
     progress::{self, ProgressSpinner},
-    public_key,
+    public_key, table,
 };
 use covault_actors::operations::{CreateVault, ListVaults};
 use covault_core::schema::admin::{self, Vault};
@@ -55,6 +56,9 @@ pub enum Command {
     },
     /// List vaults.
     List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -62,6 +66,9 @@ pub enum Command {
     Show {
         #[command(flatten)]
         which: VaultSelector,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -177,8 +184,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             };
             create(&request, target).await
         }
-        Command::List { target } => list(target).await,
-        Command::Show { which, target } => lifecycle::show(which, target).await,
+        Command::List { json, target } => list(json, target).await,
+        Command::Show {
+            which,
+            json,
+            target,
+        } => lifecycle::show(which, json, target).await,
         Command::Refresh(vault_keys) => lifecycle::refresh(vault_keys).await,
         Command::Reshare { set, vault_keys } => lifecycle::reshare(vault_keys, set).await,
         Command::Approvals(command) => change::run(command).await,
@@ -248,46 +259,99 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
     Ok(())
 }
 
-async fn list(target: ConnectionArgs) -> anyhow::Result<()> {
+async fn list(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
     let vaults = vaults(&target.client()?).await?;
+    if json {
+        return answer_json(&admin::ListVaultsResponse { vaults });
+    }
     if vaults.is_empty() {
-        eprintln!("no vaults yet: covault vault create --help");
+        hint("no vaults yet: covault vault create --help");
+        return Ok(());
     }
-    for vault in vaults {
-        let Vault {
-            uuid,
-            name,
-            threshold,
-            signers,
-            ecdsa_backend,
-            ready,
-            failed_reason,
-            problem,
-            keys,
-            approvals,
-            approval_changes: _,
-        } = vault;
-        let approvals = match approvals.unwrap_or_default() {
-            rule if rule.needs == 0 => "approves automatically".to_owned(),
-            rule => format!("{} of {} approve", rule.needs, rule.of.len()),
-        };
-        let state = match (ready, failed_reason, problem) {
-            (true, ..) if keys.iter().any(|key| key.work.is_some()) => {
-                "ready; new shares are in progress (covault vault show)".to_owned()
-            }
-            (true, ..) => keys
-                .iter()
-                .filter_map(|key| key.shares.as_ref())
-                .find(|shares| shares.available < shares.threshold)
-                .map_or_else(|| "ready".to_owned(), lifecycle::ability),
-            (false, Some(reason), _) => format!("failed: {reason}"),
-            (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),
-            (false, None, None) => "generating keys".to_owned(),
-        };
-        print_line(format_args!(
-            "{uuid}  {threshold}-of-{}  {ecdsa_backend}  {name}  {state}; {approvals}",
-            signers.len()
-        ));
-    }
+    let header = ["UUID", "NAME", "SIGNERS", "ECDSA", "APPROVAL", "STATE"];
+    print_line(table(header, vaults.into_iter().map(row)));
     Ok(())
+}
+
+/// A vault as a line of the list.
+fn row(vault: Vault) -> [String; 6] {
+    let Vault {
+        uuid,
+        name,
+        threshold,
+        signers,
+        ecdsa_backend,
+        ready,
+        failed_reason,
+        problem,
+        keys,
+        approvals,
+        approval_changes: _,
+    } = vault;
+    let approval = match approvals.unwrap_or_default() {
+        rule if rule.needs == 0 => "automatic".to_owned(),
+        rule => format!("{} of {}", rule.needs, rule.of.len()),
+    };
+    let state = match (ready, failed_reason, problem) {
+        (true, ..) if keys.iter().any(|key| key.work.is_some()) => {
+            "ready; new shares are in progress (covault vault show)".to_owned()
+        }
+        (true, ..) => keys
+            .iter()
+            .filter_map(|key| key.shares.as_ref())
+            .find(|shares| shares.available < shares.threshold)
+            .map_or_else(|| "ready".to_owned(), lifecycle::ability),
+        (false, Some(reason), _) => format!("failed: {reason}"),
+        (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),
+        (false, None, None) => "generating keys".to_owned(),
+    };
+    [
+        uuid,
+        one_line(&name),
+        format!("{threshold} of {}", signers.len()),
+        ecdsa_backend,
+        approval,
+        one_line(&state),
+    ]
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list__should_have_a_header_and_a_line_for_each_vault() {
+        let vault = |name: &str, ready: bool| Vault {
+            uuid: "f6b7d0e4-4d1e-4f0e-9d38-0f1d7e6b3c01".into(),
+            name: name.into(),
+            threshold: 2,
+            signers: vec![String::new(); 3],
+            ecdsa_backend: "dkls23".into(),
+            ready,
+            problem: Some("a node said\nUUID NAME".into()),
+            ..Default::default()
+        };
+        let header = ["UUID", "NAME", "SIGNERS", "ECDSA", "APPROVAL", "STATE"];
+        let shown = table(
+            header,
+            [vault("treasury", true), vault("new", false)].map(row),
+        );
+        let lines: Vec<_> = shown.lines().map(str::trim).collect();
+        assert_eq!(lines.len(), 3, "{shown}");
+        assert!(
+            lines[0].starts_with("UUID") && lines[0].ends_with("STATE"),
+            "{shown}"
+        );
+        assert!(
+            lines[1].contains("treasury") && lines[1].ends_with("ready"),
+            "{shown}"
+        );
+        assert!(
+            lines[2].contains("2 of 3") && lines[2].contains("dkls23"),
+            "{shown}"
+        );
+        let problem = "generating keys; last problem: a node said UUID NAME";
+        assert!(lines[2].ends_with(problem), "{shown}");
+    }
 }

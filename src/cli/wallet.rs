@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use covault_actors::operations::{CreateWallet, GetWalletList};
 use covault_core::schema::wire::{self, NetworkType, Wallet};
 
-use super::{answer_json, client::PlatformConnectionArgs, one_line, print_line, table};
+use super::{answer_json, client::PlatformConnectionArgs, hint, one_line, print_line, table};
 
 const PREFIX: &str = "NETWORK_TYPE_";
 
@@ -111,7 +111,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 return answer_json(&list);
             }
             if list.details_list.is_empty() {
-                eprintln!("no wallets on page {page}: covault wallet create --help");
+                hint(format_args!(
+                    "no wallets on page {page}: covault wallet create --help"
+                ));
                 return Ok(());
             }
             print_line(wallets(&list.details_list));

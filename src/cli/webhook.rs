@@ -6,7 +6,7 @@ use covault_actors::operations::{
 };
 use covault_core::schema::admin::{self, WebhookEvent};
 
-use super::{client::ConnectionArgs, print_line};
+use super::{answer_json, client::ConnectionArgs, one_line, print_line, table};
 
 /// Webhooks.
 #[derive(Debug, clap::Subcommand)]
@@ -24,6 +24,9 @@ pub enum Command {
         /// Only those in this state.
         #[arg(long, value_parser = ["waiting", "delivered", "dead"])]
         state: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -31,6 +34,9 @@ pub enum Command {
     Show {
         /// The event (`evt_...`).
         id: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -59,6 +65,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::List {
             token,
             state,
+            json,
             orchestrator,
         } => {
             let request = admin::ListWebhookEventsRequest {
@@ -66,16 +73,26 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 state: state.unwrap_or_default(),
             };
             let client = orchestrator.client()?;
-            for event in client.call::<ListWebhookEvents>(&request).await?.events {
-                print_line(line(&event));
+            let listed = client.call::<ListWebhookEvents>(&request).await?;
+            if json {
+                return answer_json(&listed);
             }
+            let header = ["EVENT", "TOKEN", "STATE", "TRIES", "PROBLEM"];
+            print_line(table(header, listed.events.iter().map(row)));
             Ok(())
         }
-        Command::Show { id, orchestrator } => {
+        Command::Show {
+            id,
+            json,
+            orchestrator,
+        } => {
             let request = admin::GetWebhookEventRequest { id };
             let client = orchestrator.client()?;
             let shown = client.call::<GetWebhookEvent>(&request).await?;
             let event = shown.event.unwrap_or_default();
+            if json {
+                return answer_json(&event);
+            }
             print_line(line(&event));
             print_line(&event.body);
             Ok(())
@@ -105,7 +122,8 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn line(event: &WebhookEvent) -> String {
+/// An event as a line of the list.
+fn row(event: &WebhookEvent) -> [String; 5] {
     let WebhookEvent {
         id,
         token,
@@ -115,6 +133,19 @@ fn line(event: &WebhookEvent) -> String {
         problem,
         created_at_ms: _,
     } = event;
+    // What a receiver has answered is its own.
+    let problem = one_line(problem);
+    [
+        id.clone(),
+        token.clone(),
+        state.clone(),
+        attempts.to_string(),
+        problem,
+    ]
+}
+
+fn line(event: &WebhookEvent) -> String {
+    let [id, token, state, attempts, problem] = row(event);
     let problem = match problem.as_str() {
         "" => String::new(),
         problem => format!("  {problem}"),
@@ -134,7 +165,7 @@ mod tests {
             token: "t".into(),
             state: "waiting".into(),
             attempts: 2,
-            problem: "it answered 500, and only 200 counts".into(),
+            problem: "it answered 500,\nand only 200 counts".into(),
             ..Default::default()
         };
         let expected = "evt_1  t  waiting  tries 2  it answered 500, and only 200 counts";

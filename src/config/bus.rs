@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use covault_mpc::bus::servers::{RedisServers, RedisTls};
+use covault_mpc::bus::{
+    BusError,
+    servers::{RedisServers, RedisTls},
+};
 use serde::Deserialize;
 
 /// Of config.default.toml.
@@ -10,6 +13,7 @@ pub(super) const DEFAULT_REDIS: &str = "redis://127.0.0.1:6379";
 const MOST_NAMESPACE: usize = 40;
 /// What the command bus of a cluster ends in.
 const COMMANDS: &str = "-commands";
+
 #[derive(Clone, Deserialize)]
 pub struct BusSettings {
     pub redis_url: String,
@@ -40,8 +44,12 @@ impl BusSettings {
         }
         if !url_in_file && let Err(error) = RedisServers::of(&self.redis_url, &RedisTls::default())
         {
+            let problem = match error {
+                BusError::Unreachable(problem) => problem,
+                other => other.to_string(),
+            };
             problems.push(format!(
-                "bus.redis_url: {error}; use redis://[user:password@]host:port, or rediss:// for TLS"
+                "bus.redis_url: {problem}; use redis://[user:password@]host:port, or rediss:// for TLS"
             ));
         }
         if is_set(&self.certificate_file) != is_set(&self.key_file) {
@@ -51,6 +59,7 @@ impl BusSettings {
         for (setting, path) in [
             ("bus.ca_file", &self.ca_file),
             ("bus.certificate_file", &self.certificate_file),
+            ("bus.key_file", &self.key_file),
         ] {
             if is_plain && is_set(path) {
                 problems.push(format!(

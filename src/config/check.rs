@@ -1,21 +1,32 @@
 //! What is wrong with values that have the right type.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::Path};
 
+use reqwest::Url;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{ChainNodes, Config};
+use super::{ChainNodes, Config, ConfigError, ServeSettings, SignerSettings, StoreKind};
 
 /// The most nonces that a signer makes ahead for one key.
 const MOST_NONCES: usize = 4096;
+/// The longest name of a signer node, in bytes.
+const MOST_NAME: usize = 100;
 /// With less, a PostgreSQL that is just busy would seem to be away.
 const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
 
 impl Config {
     /// What is wrong, each a sentence that begins with the setting.
     pub(super) fn problems(&self) -> Vec<String> {
-        let (serve, signer) = (&self.serve, &self.signer);
-        let mut problems = Vec::new();
+        let mut problems = self.serve.problems();
+        problems.extend(self.signer.problems());
+        let (wait, deadline) = (self.serve.execute_wait_ms, self.serve.signing_deadline_ms);
+        // Under `covault dev` a wait that is too short for the outcome is of use.
+        if wait <= deadline && !self.signer.development {
+            problems.push(format!(
+                "serve.execute_wait_ms: {wait} is not above serve.signing_deadline_ms, which is {deadline}: \
+                 executeSigningRequests could not tell how requests end"
+            ));
+        }
         for part in self.log.level.split(',') {
             let level = part.split_once('=').map_or(part, |(_, level)| level);
             if level.trim().parse::<LevelFilter>().is_err() {
@@ -25,10 +36,11 @@ impl Config {
             }
         }
         for (setting, address, may_be_off) in [
-            ("serve.listen", &serve.listen, false),
-            ("serve.grpc_listen", &serve.grpc_listen, true),
-            ("serve.metrics_listen", &serve.metrics_listen, true),
-            ("signer.metrics_listen", &signer.metrics_listen, true),
+            ("serve.listen", &self.serve.listen, false),
+            ("serve.grpc_listen", &self.serve.grpc_listen, true),
+            ("serve.metrics_listen", &self.serve.metrics_listen, true),
+            ("console.listen", &self.console.listen, true),
+            ("signer.metrics_listen", &self.signer.metrics_listen, true),
         ] {
             let is_off = may_be_off && address.is_empty();
             if !is_off && !is_address(address) {
@@ -41,12 +53,82 @@ impl Config {
             problems.push(not_an_address("client_signer.health_listen", health));
         }
         problems.extend(self.bus.problems());
+        if let Err(ConfigError::Value(problem)) = self.console.origin() {
+            problems.push(problem);
+        }
+        let names_postgres = !self.store.url.is_empty() || self.store.url_file != Path::new("");
+        if names_postgres && self.store.kind == StoreKind::Redb {
+            // Its vaults would seem to be gone.
+            problems.push(
+                "store.kind: \"redb\" is in serve.data_dir, and store.url or store.url_file names a PostgreSQL; use \"postgres\", \
+                 or leave the URL out"
+                    .to_owned(),
+            );
+        }
         if self.store.timeout_ms < LEAST_STORE_TIMEOUT_MS {
             problems.push(format!(
                 "store.timeout_ms: must be at least {LEAST_STORE_TIMEOUT_MS}"
             ));
         }
-        let (low, high) = (signer.nonce_pool_low, signer.nonce_pool_high);
+        for (chain, nodes) in self.chains.all() {
+            problems.extend(chain_problem(&chain, nodes));
+        }
+        problems
+    }
+}
+
+impl ServeSettings {
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.data_dir.as_os_str().is_empty() {
+            problems.push("serve.data_dir: is empty; name a folder".to_owned());
+        }
+        for (setting, value) in [
+            ("serve.signing_deadline_ms", self.signing_deadline_ms),
+            ("serve.grpc_timeout_ms", self.grpc_timeout_ms),
+            ("serve.header_timeout_ms", self.header_timeout_ms),
+            ("serve.body_timeout_ms", self.body_timeout_ms),
+            ("serve.idle_timeout_ms", self.idle_timeout_ms),
+            ("serve.max_body_bytes", self.max_body_bytes as u64),
+            ("serve.max_live_requests", self.max_live_requests as u64),
+            ("serve.max_live_bytes", self.max_live_bytes as u64),
+        ] {
+            if value == 0 {
+                problems.push(format!(
+                    "{setting}: 0 leaves no room for anything; use 1 or more"
+                ));
+            }
+        }
+        problems
+    }
+}
+
+impl SignerSettings {
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.data_dir.as_os_str().is_empty() {
+            problems.push("signer.data_dir: is empty; name a folder".to_owned());
+        }
+        let name = &self.name;
+        let is_name = (1..=MOST_NAME).contains(&name.len()) && !name.chars().any(char::is_control);
+        if !is_name {
+            problems.push(format!(
+                "signer.name: {name:?} cannot be used; use a name of up to {MOST_NAME} bytes, on one line"
+            ));
+        }
+        let (least, most) = (self.least_threshold, self.most_threshold);
+        if most != 0 && most < least {
+            problems.push(format!(
+                "signer.most_threshold: {most} is below signer.least_threshold, which is {least}"
+            ));
+        }
+        if self.least_spare < -1 {
+            problems.push(format!(
+                "signer.least_spare: {} is too low; use 0 or more, or -1 for no rule",
+                self.least_spare
+            ));
+        }
+        let (low, high) = (self.nonce_pool_low, self.nonce_pool_high);
         if high > MOST_NONCES {
             problems.push(format!(
                 "signer.nonce_pool_high: {high} is above {MOST_NONCES}"
@@ -56,9 +138,6 @@ impl Config {
             problems.push(format!(
                 "signer.nonce_pool_high: {high} is below signer.nonce_pool_low, which is {low}"
             ));
-        }
-        for (chain, nodes) in self.chains.all() {
-            problems.extend(chain_problem(&chain, nodes));
         }
         problems
     }
@@ -75,7 +154,17 @@ fn chain_problem(chain: &str, nodes: &ChainNodes) -> Option<String> {
             "chains.{chain}.agree: {agree} is not between 1 and the number of its nodes, which is {count}"
         ));
     }
-    (nodes.timeout_ms == 0).then(|| format!("chains.{chain}.timeout_ms: must be above 0"))
+    if nodes.timeout_ms == 0 {
+        return Some(format!("chains.{chain}.timeout_ms: must be above 0"));
+    }
+    let is_url =
+        |text: &str| Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    let wrong = nodes.rpc.iter().position(|text| !is_url(text))?;
+    // An address may hold a key.
+    Some(format!(
+        "chains.{chain}.rpc: address {} of {count} is no URL; use http://HOST:PORT or https://",
+        wrong + 1
+    ))
 }
 
 fn not_an_address(setting: &str, address: &str) -> String {
@@ -140,7 +229,7 @@ mod tests {
             ),
             (
                 "[bus]\nredis_url = \"http://u:hunter2@a\"",
-                "bus.redis_url: the bus is not reachable",
+                "bus.redis_url: Redis URL did not parse",
             ),
             (
                 "[bus]\nredis_url = \"redis://a\"\nredis_url_file = \"b\"",

@@ -7,6 +7,8 @@ mod client_signer;
 mod cluster;
 mod console;
 pub mod credentials;
+mod error;
+mod origins;
 mod shown;
 mod signer;
 mod webhooks;
@@ -21,18 +23,22 @@ use std::{
 use covault_core::ids::VaultId;
 use covault_mpc::node::ThresholdLimits as KeyLimits;
 use serde::Deserialize;
-use thiserror::Error;
 use toml::{Table, Value};
 
-use self::chains::{chain_id, empty_chain};
 pub use self::{
     bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
     console::{ConsoleOrigin, ConsoleSettings},
+    error::ConfigError,
     shown::ShownSetting,
     webhooks::WebhookSettings,
+};
+use self::{
+    chains::{chain_id, empty_chain},
+    credentials::is_for_commands,
+    origins::{Origins, unusable_values},
 };
 use crate::files;
 
@@ -89,6 +95,7 @@ pub struct IdempotencySettings {
 pub struct LogSettings {
     pub level: String,
     pub format: LogFormat,
+    pub access: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -261,89 +268,6 @@ fn empty_vault() -> Table {
     table
 }
 
-/// What is wrong with the configuration, and what to do.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    #[error("cannot read the configuration file {0}: {1}")]
-    Read(PathBuf, std::io::Error),
-    /// Without the line itself: it may hold a password.
-    #[error("{origin} is not TOML: line {line}: {problem}")]
-    Syntax {
-        origin: String,
-        line: usize,
-        problem: String,
-    },
-    /// Without the line itself, for the same reason.
-    #[error("{origin} is not YAML that can be read: {problem}")]
-    Yaml { origin: String, problem: String },
-    #[error("{origin}: unknown setting {key}; allowed: {known}")]
-    Unknown {
-        origin: String,
-        key: String,
-        known: String,
-    },
-    #[error("{origin}: {key} is a table of settings, not a value")]
-    NotATable { origin: String, key: String },
-    #[error("{origin}: {key} must be of type {wanted}")]
-    Type {
-        origin: String,
-        key: String,
-        wanted: &'static str,
-    },
-    #[error("environment variable {0} is not UTF-8")]
-    NotText(String),
-    #[error("{0}: {1}")]
-    EnvValue(String, String),
-    #[error("configuration: {0}")]
-    Value(String),
-    #[error("{}", list(.0))]
-    Several(Vec<ConfigError>),
-    #[error(
-        "{variable}: {setting} is read from the configuration file only, so that who sets \
-         variables cannot change what this node signs; set it there, and unset the variable"
-    )]
-    FileOnly { variable: String, setting: String },
-    #[error("{0:#}")]
-    Untrusted(anyhow::Error),
-    #[error(
-        "this signer node would be open to a hostile orchestrator: {0}. Set what is missing in its \
-         configuration file (deploy/signer-1.toml is a sample), or signer.development = true where \
-         nothing is at stake"
-    )]
-    Insecure(String),
-    #[error("{0:?} is not an EVM chain id: use a number of 1 or more")]
-    ChainId(String),
-    #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
-    Chain { given: String, named: String },
-}
-
-fn list(problems: &[ConfigError]) -> String {
-    let sentences = problems.iter().map(ToString::to_string);
-    sentences.collect::<Vec<_>>().join("; ")
-}
-
-impl ConfigError {
-    /// One of these; all of them where there are several.
-    fn of(mut problems: Vec<Self>) -> Result<(), Self> {
-        match (problems.len(), problems.pop()) {
-            (_, None) => Ok(()),
-            (1, Some(problem)) => Err(problem),
-            (_, Some(last)) => {
-                problems.push(last);
-                Err(Self::Several(problems))
-            }
-        }
-    }
-
-    /// Each of them alone.
-    pub fn each(&self) -> &[Self] {
-        match self {
-            Self::Several(problems) => problems,
-            _ => std::slice::from_ref(self),
-        }
-    }
-}
-
 impl Config {
     /// The defaults, then `file`, then the environment.
     ///
@@ -385,14 +309,15 @@ impl Config {
                 Ok((path.display().to_string(), text))
             })
             .transpose()?;
+        let loaded = Self::layer(text.clone(), variables)?;
         // What a variable has is not in the file.
-        let alone = Self::layer(text.clone(), Vec::new());
+        let alone = Self::layer(text, Vec::new());
         if let Some(file) = file
             && !alone.is_ok_and(|(alone, _)| !alone.client_signer.holds_secret())
         {
             files::read_secret(file).map_err(ConfigError::Untrusted)?;
         }
-        Self::layer(text, variables)
+        Ok(loaded)
     }
 
     /// As [`Config::load`], with `text` in place of a file.
@@ -410,34 +335,42 @@ impl Config {
         let mut settings = defaults()?;
         // Whoever mends a file wants to know all that is wrong with it.
         let mut problems = Vec::new();
+        let mut of_file = None;
         if let Some((origin, text)) = file {
             let overlay = overlay(&origin, &text)?;
-            merge(&mut settings, overlay, &origin, "", &mut problems);
+            merge(&mut settings, overlay.clone(), &origin, "", &mut problems);
+            of_file = Some((origin, overlay));
         }
         let mut ignored = Vec::new();
-        for (name, value) in variables {
-            match set_from_env(&mut settings, &name, &value) {
+        for (name, value) in &variables {
+            match set_from_env(&mut settings, name, value) {
                 Ok(true) => {}
-                Ok(false) => ignored.push(name),
+                Ok(false) => ignored.push(name.clone()),
                 Err(problem) => problems.push(problem),
             }
         }
-        let config: Result<Self, toml::de::Error> = settings.try_into();
-        match &config {
-            Ok(config) => {
-                problems.extend(config.problems().into_iter().map(ConfigError::Value));
-            }
-            Err(error) => {
-                let problem = error.to_string().trim().replace('\n', " ");
-                problems.push(ConfigError::Value(problem));
-            }
+        let origins = Origins {
+            file: of_file.as_ref().map(|(name, table)| (name.as_str(), table)),
+            variables: &variables,
+        };
+        // Their place is taken by the defaults, so that the rest can be looked at.
+        for sentence in unusable_values(&mut settings)? {
+            problems.push(origins.problem(sentence));
         }
-        ConfigError::of(problems)?;
+        let config: Result<Self, toml::de::Error> = settings.try_into();
         let config = config.map_err(|error| ConfigError::Value(error.to_string()))?;
+        let sentences = config.problems().into_iter();
+        problems.extend(sentences.map(|sentence| origins.problem(sentence)));
+        ConfigError::of(problems)?;
         config.chains.evm()?;
-        config.console.origin()?;
         Ok((config, ignored))
     }
+}
+
+/// The variable that sets a setting.
+fn variable_of(path: &str) -> String {
+    let path = path.replace('.', "_").to_ascii_uppercase();
+    format!("{ENV_PREFIX}{path}")
 }
 
 /// The variables of the environment that may be settings.
@@ -445,7 +378,8 @@ fn variables() -> Result<Vec<(String, String)>, ConfigError> {
     std::env::vars_os()
         .filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
-            name.starts_with(ENV_PREFIX).then_some((name, value))
+            let is_setting = name.starts_with(ENV_PREFIX) && !is_for_commands(&name);
+            is_setting.then_some((name, value))
         })
         .map(|(name, value)| match value.into_string() {
             Ok(value) => Ok((name, value)),
@@ -503,7 +437,10 @@ fn merge(
         };
         if at == BY_CHAIN_ID {
             if let Err(problem) = chain_id(&key) {
-                problems.push(problem);
+                problems.push(ConfigError::Setting {
+                    origin: origin.to_owned(),
+                    problem: format!("{path}: {problem}"),
+                });
                 continue;
             }
             base.entry(key.clone())
@@ -511,9 +448,12 @@ fn merge(
         }
         if at == BY_VAULT {
             if key.parse::<VaultId>().is_err() {
-                problems.push(ConfigError::Value(format!(
-                    "{origin}: {path}: is not the uuid of a vault"
-                )));
+                problems.push(ConfigError::Setting {
+                    origin: origin.to_owned(),
+                    problem: format!(
+                        "{path}: {key:?} is not the uuid of a vault; covault vault list shows them"
+                    ),
+                });
                 continue;
             }
             base.entry(key.clone())
@@ -534,10 +474,16 @@ fn merge(
                 key: path,
             }),
             (Some(like), value) if like.type_str() != value.type_str() => {
+                // Texts and lists may hold what is secret.
+                let given = match like {
+                    Value::Integer(_) | Value::Boolean(_) => format!(", not {value}"),
+                    _ => String::new(),
+                };
                 problems.push(ConfigError::Type {
                     origin: origin_of(),
                     key: path,
                     wanted: like.type_str(),
+                    given,
                 });
             }
             (Some(slot), value) => *slot = value,

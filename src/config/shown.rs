@@ -5,7 +5,7 @@ use std::path::Path;
 use reqwest::Url;
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, ENV_PREFIX, defaults, merge, overlay, set_from_env, variables};
+use super::{Config, ConfigError, defaults, merge, overlay, set_from_env, variable_of, variables};
 
 /// Settings that hold a secret.
 const SECRETS: [&str; 2] = ["client_signer.private_key", "client_signer.password"];
@@ -58,10 +58,7 @@ fn shown(
     }
     let mut found = Vec::new();
     leaves(&settings, "", &mut |path, value| {
-        let variable = format!(
-            "{ENV_PREFIX}{}",
-            path.replace('.', "_").to_ascii_uppercase()
-        );
+        let variable = variable_of(path);
         let is_set = |(name, _): &&(String, String)| *name == variable;
         let origin = if variables.iter().any(|set| is_set(&set)) {
             variable
@@ -79,7 +76,7 @@ fn shown(
     Ok(found)
 }
 
-fn leaves(table: &Table, at: &str, each: &mut impl FnMut(&str, &Value)) {
+pub(super) fn leaves(table: &Table, at: &str, each: &mut impl FnMut(&str, &Value)) {
     for (key, value) in table {
         let path = if at.is_empty() {
             key.clone()
@@ -93,7 +90,7 @@ fn leaves(table: &Table, at: &str, each: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-fn has(table: &Table, path: &str) -> bool {
+pub(super) fn has(table: &Table, path: &str) -> bool {
     match path.split_once('.') {
         Some((key, rest)) => match table.get(key) {
             Some(Value::Table(inner)) => has(inner, rest),
@@ -103,7 +100,7 @@ fn has(table: &Table, path: &str) -> bool {
     }
 }
 
-fn without_secrets(path: &str, value: &Value) -> String {
+pub(super) fn without_secrets(path: &str, value: &Value) -> String {
     let is_node = path.starts_with("chains.") && path.ends_with(".rpc");
     match value {
         Value::String(text) if text.is_empty() => value.to_string(),

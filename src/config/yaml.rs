@@ -101,6 +101,7 @@ fn take(
                     origin: origin.to_owned(),
                     key: format!("{below}{name}"),
                     wanted: "string (in quotes where it looks like a number)",
+                    given: String::new(),
                 });
             }
         }

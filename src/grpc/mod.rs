@@ -41,6 +41,7 @@ use crate::{
         meter::{Measured, NO_OPERATION, Transport},
     },
     shutdown::StopSignal,
+    telemetry::ACCESS,
 };
 
 /// Answers of fewer bytes are not worth compressing.
@@ -350,9 +351,14 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
     let code = code(&response);
     let ms = api.clock.now_ms().saturating_sub(began);
     if path.starts_with("/grpc.health.") {
-        tracing::debug!(request_id = id, path, ?code, ms, "answered");
+        tracing::trace!(target: ACCESS, request_id = id, path, ?code, ms, "answered");
+    } else if matches!(
+        code,
+        Code::Internal | Code::Unavailable | Code::Unknown | Code::DataLoss
+    ) {
+        tracing::info!(target: ACCESS, request_id = id, path, ?code, ms, "answered");
     } else {
-        tracing::info!(request_id = id, path, ?code, ms, "answered");
+        tracing::debug!(target: ACCESS, request_id = id, path, ?code, ms, "answered");
     }
     response
 }

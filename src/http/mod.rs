@@ -37,7 +37,7 @@ use crate::api::{
     headers::{self, REQUEST_ID, RequestId},
     meter::{Measured, NO_OPERATION, Transport},
 };
-use crate::shutdown::StopSignal;
+use crate::{shutdown::StopSignal, telemetry::ACCESS};
 
 /// A body that is too large is read up to this multiple of the limit.
 const MAX_DISCARD_FACTOR: usize = 64;
@@ -339,11 +339,14 @@ async fn assign_request_id(
         response.status().as_u16(),
         api.clock.now_ms().saturating_sub(began),
     );
-    if matches!(path.as_str(), "/livez" | "/readyz") {
-        // Asked every few seconds; what is wrong is logged where it is found.
-        tracing::debug!(request_id = id, %method, path, status, ms, "answered");
+    // Asked every few seconds; what is wrong is logged where it is found.
+    let is_health = matches!(path.as_str(), "/livez" | "/readyz");
+    if is_health {
+        tracing::trace!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
+    } else if response.status().is_server_error() {
+        tracing::info!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
     } else {
-        tracing::info!(request_id = id, %method, path, status, ms, "answered");
+        tracing::debug!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
     }
     response
 }

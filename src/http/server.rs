@@ -35,7 +35,11 @@ use super::{
     reading::{PiecewiseBody, UnreadAnswers},
 };
 use crate::{
-    api::{address::Peer, admission::AnswerShare},
+    api::{
+        address::Peer,
+        admission::AnswerShare,
+        meter::{self, Refused},
+    },
     shutdown::{self, StopSignal},
     tls::ServerTls,
 };
@@ -145,6 +149,7 @@ pub async fn serve(
         );
         let place = has_room.then(|| Arc::clone(&places).try_acquire_owned());
         let Some(Ok(place)) = place else {
+            meter::refused(Refused::Connections);
             if !full {
                 let most = patience.max_connections;
                 tracing::warn!(most, "too many connections: closing new ones");
@@ -158,6 +163,7 @@ pub async fn serve(
             Some(peers) => match peers.enter(peer.ip()) {
                 Some(place) => Some(place),
                 None => {
+                    meter::refused(Refused::Connections);
                     if !crowded {
                         let most = patience.max_per_address;
                         tracing::warn!(%peer, most, "too many connections of one address: closing new ones; logged \

@@ -114,7 +114,12 @@ async fn backup__should_be_made_while_the_service_runs_and_keep_clients_out_once
     assert!(refused.1.to_string().contains("restored from a backup"));
     let list = dev.command(&["vault", "list"]);
     assert!(list.contains(&dev.vault), "{list}");
+    let list = dev.command(&["vault", "list", "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["vaults"][0]["uuid"], dev.vault, "{list}");
+    assert_eq!(dev.api.get("/readyz").await, 503);
     dev.command(&["backup", "resume"]);
+    assert_eq!(dev.api.get("/readyz").await, 200);
     let (done, _, err) = dev.ask(&["backup", "resume"]);
     assert!(!done && err.contains("not kept out"), "{err}");
     dev.api.sign(message(&wallet, "again")).await;

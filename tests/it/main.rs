@@ -20,6 +20,7 @@ mod clear;
 mod client_signer;
 mod closed;
 mod cluster;
+mod config;
 mod console;
 mod crash;
 mod crowd;

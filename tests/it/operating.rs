@@ -238,6 +238,39 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
         "{json}"
     );
 
+    // The orchestrator of the environment; a command line that names one counts instead.
+    let admin = folder.path().join("admin-token");
+    write_secret(&admin, dev.info["adminToken"].as_str().unwrap());
+    let of_environment = |words: &[&str], address: &str| {
+        let mut command = covault();
+        command.args(words).env("COVAULT_ADDR", address);
+        said(command.env("COVAULT_TOKEN_FILE", &admin).output())
+    };
+    let (code, list, err) = of_environment(&["vault", "list"], &dev.api.base);
+    assert!(code == 0 && list.starts_with("UUID"), "{list}{err}");
+    assert!(list.contains(vault), "{list}");
+    let (code, _, err) = of_environment(&["vault", "list"], "localhost:8080");
+    assert!(
+        code == 1 && err.contains("COVAULT_ADDR: it is no URL; use http://"),
+        "{err}"
+    );
+    let words = [
+        "vault",
+        "list",
+        "--url",
+        "localhost:8080",
+        "--token-file",
+        "x",
+    ];
+    let (code, _, err) = of_environment(&words, &dev.api.base);
+    assert!(
+        code == 2 && err.contains("it is no URL; use http://"),
+        "{err}"
+    );
+    let quiet = ["batch", "list", "--vault", vault, "--quiet"];
+    let (code, out, err) = of_environment(&quiet, &dev.api.base);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+
     let (id, node) = chain.split_once('=').unwrap();
     let file = folder.path().join("chains.toml");
     let chains = |id: &str, nodes: &str| {

@@ -63,7 +63,7 @@ use crate::{
 
 use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
 pub use self::{
-    answers::{BacklogCounts, RequestBody},
+    answers::{BacklogCounts, Health, RequestBody},
     pages::{OwnWallet, Pages, RecipientHistory, RequestRule},
 };
 pub use crate::{
@@ -72,7 +72,7 @@ pub use crate::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, Person, VaultScope},
     },
-    counters::{DroppedCounts, FollowCounts, OpenTransactions, WebhookCounts},
+    counters::{DroppedCounts, FollowCounts, OpenTransactions, RequestCounts, WebhookCounts},
     deposits::sweep_counts::SweepCounts,
     limits::{Share, Shares},
 };
@@ -386,15 +386,25 @@ impl Gateway {
         self.inner.hub.listeners()
     }
 
-    /// Whether the service can take requests: the store can be written, a signer be reached, and it is not leaving.
+    /// Whether the service can take requests: the store can be written, a signer be reached, clients are let in, and it is
+    /// not leaving.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] with what is away.
+    /// [`covault_core::fault::Class::Unavailable`] with what is in the way.
     pub async fn ready(&self) -> Result<(), Fault> {
-        if self.inner.leaving.load(Ordering::SeqCst) {
-            return Err(Fault::unavailable("the service is shutting down"));
+        self.health().await.ready()
+    }
+
+    /// The same, part by part.
+    pub async fn health(&self) -> Health {
+        let services = &self.inner.services;
+        let nodes = services.signers.nodes();
+        Health {
+            is_leaving: self.inner.leaving.load(Ordering::SeqCst),
+            store: self.inner.readiness.check(services).await,
+            signers: (nodes.iter().filter(|node| node.live).count(), nodes.len()),
+            clients: self.inner.client_gate.check(services).await,
         }
-        self.inner.readiness.check(&self.inner.services).await
     }
 
     /// The admitted nodes, and how many others announce themselves, as this process hears them.
@@ -414,6 +424,17 @@ impl Gateway {
     pub async fn webhook_keys(&self) -> Result<Vec<[u8; 32]>, Fault> {
         let services = &self.inner.services;
         webhooks::shown_keys(services).await
+    }
+
+    /// What became of requests in this process, by the name of their kind.
+    pub fn requests(&self) -> BTreeMap<&'static str, RequestCounts> {
+        self.inner.services.counters.requests()
+    }
+
+    /// Requests of this process that are not signed yet, and the bytes that unfinished ones hold.
+    pub fn live(&self) -> (usize, usize) {
+        let limits = &self.inner.services.limits;
+        (limits.live.taken(), limits.live_bytes.taken())
     }
 
     /// How far the blocks of chains were followed for deposits, by this process.

@@ -16,8 +16,7 @@ const CACHED_MS: u64 = 1_000;
 pub(super) struct Readiness(Mutex<Option<(u64, Result<(), Fault>)>>);
 
 impl Readiness {
-    /// Whether the store can be written and the signers be reached. Found out once in
-    /// [`CACHED_MS`], however many ask.
+    /// Whether the store can be written. Found out once in [`CACHED_MS`], however many ask.
     pub(super) async fn check(&self, services: &Services) -> Result<(), Fault> {
         let mut last = self.0.lock().await;
         if let Some((at_ms, found)) = &*last
@@ -27,7 +26,7 @@ impl Readiness {
         }
         let found = probe(services).await;
         if let Err(fault) = &found {
-            tracing::warn!(?fault, "not ready");
+            tracing::warn!(?fault, "not ready: the store cannot be written");
         }
         *last = Some((services.now_ms(), found.clone()));
         found
@@ -42,9 +41,5 @@ async fn probe(services: &Services) -> Result<(), Fault> {
         Vec::new(),
     );
     services.store.commit(probe).await?;
-    let nodes = services.signers.nodes();
-    if !nodes.is_empty() && !nodes.iter().any(|node| node.live) {
-        return Err(Fault::unavailable("no signer node can be reached"));
-    }
     Ok(())
 }

@@ -557,6 +557,14 @@ async fn try_advance(
             "a request has failed; covault request show says why"
         );
     }
+    let ends = next.state.is_final() && !request.state.is_final();
+    let succeeds = ends && !matches!(next.state, RequestState::Failed { .. });
+    let kind = payload.map_or(OTHER_KIND, Payload::kind);
+    services.counters.request(kind, |counts| {
+        counts.created += u64::from(*version == 0);
+        counts.succeeded += u64::from(succeeds);
+        counts.failed += u64::from(ends && !succeeds);
+    });
     *request = next;
     *version = number;
     *delayed = *delayed && !goes_on;
@@ -570,6 +578,9 @@ async fn try_advance(
     }
     Ok(())
 }
+
+/// What a request whose payload is not at hand is counted as.
+const OTHER_KIND: &str = "other";
 
 /// Whether a request fails without signatures that signers were asked for: one of them may have finished them.
 fn asked_for_nothing_seen(before: &RequestState, next: &RequestState) -> bool {

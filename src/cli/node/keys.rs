@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use covault_mpc::attest::KeyStatements;
 
 use super::print_line;
-use crate::{config::Config, identities, wiring};
+use crate::{cli::hint, config::Config, identities, wiring};
 
 /// Print the node's identity key, and its signed statements about the keys that it holds shares of.
 ///
@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ));
     }
     if found.keys.is_empty() {
-        eprintln!("the node holds no share of a key yet");
+        hint("the node holds no share of a key yet");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use covault_actors::operations::ListNodes;
 use covault_core::schema::admin::{self, ListNodesResponse, Node};
 
 use super::{super::client::ConnectionArgs, print_line};
-use crate::cli::{ago, answer_json};
+use crate::cli::{ago, answer_json, hint};
 
 /// After so long without an orchestrator that watches the nodes it is said, in milliseconds: clocks differ.
 const STALE_MS: u64 = 60_000;
@@ -17,7 +17,7 @@ pub async fn run(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
         return answer_json(&nodes);
     }
     if nodes.nodes.is_empty() && nodes.want_to_join.is_empty() {
-        eprintln!("no signer node yet: covault node init --help, covault signer --help");
+        hint("no signer node yet: covault node init --help, covault signer --help");
     }
     if !nodes.nodes.is_empty() {
         print_line(table(&nodes));

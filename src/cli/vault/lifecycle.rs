@@ -14,7 +14,7 @@ use covault_core::{
 use super::{VaultSelector, change};
 use crate::{
     cli::{
-        approve,
+        answer_json, approve,
         client::{AdminClient, ConnectionArgs},
         print_line,
         progress::{self, ProgressSpinner},
@@ -303,9 +303,12 @@ fn state(keys: &[&Key]) -> String {
 }
 
 /// Prints a vault with its keys and who holds their shares.
-pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Result<()> {
+pub async fn show(which: VaultSelector, json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
     let client = target.client()?;
     let vault = which.find(&client).await?;
+    if json {
+        return answer_json(&vault);
+    }
     let request = admin::ListNodesRequest {};
     let nodes = client.call::<ListNodes>(&request).await?.nodes;
     print_line(format_args!(

@@ -307,6 +307,20 @@ async fn readiness__should_need_the_bus() {
     let (status, _, body) = get("/readyz").of(&app).await;
     assert_eq!((status, &body["ready"]), (503, &json!(false)));
     assert!(body["reason"].as_str().expect("reason").contains("bus"));
+    assert!(body["store"].is_null(), "it was not asked for: {body}");
+    let (status, _, body) = get("/readyz?verbose").of(&app).await;
+    assert_eq!((status, &body["ready"]), (503, &json!(false)));
+    assert_eq!(body["bus"], "the bus cannot be reached", "{body}");
+    assert_eq!(
+        (&body["store"], &body["clients"]),
+        (&json!("ok"), &json!("ok")),
+        "{body}"
+    );
+    assert_eq!(body["leaving"], false, "{body}");
+    assert!(
+        body["signers"]["live"].is_u64() && body["chains"].is_object(),
+        "{body}"
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,67 @@
+//! Figures of the process, its requests and its store.
+
+use std::{collections::BTreeMap, path::Path};
+
+use covault_actors::gateway::RequestCounts;
+
+use super::PrometheusText;
+
+/// The commit that the program was built from, where the build says so.
+const COMMIT: &str = match option_env!("COVAULT_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+const FEATURES: &str = if cfg!(feature = "cggmp24") {
+    "cggmp24"
+} else {
+    "none"
+};
+
+impl PrometheusText {
+    /// What program this is.
+    pub(super) fn build(&mut self) {
+        let name = "covault_build_info";
+        self.family(name, "1, with the version of the program as labels");
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("commit", COMMIT),
+            ("features", FEATURES),
+        ];
+        self.sample(name, &labels, 1);
+    }
+
+    /// What became of requests.
+    pub(super) fn requests(&mut self, requests: &BTreeMap<&'static str, RequestCounts>) {
+        let name = "covault_requests_total";
+        let help = "Requests that this process accepted, and how they ended, by kind";
+        self.family_of("counter", name, help);
+        for (kind, counts) in requests {
+            for (status, count) in [
+                ("created", counts.created),
+                ("succeeded", counts.succeeded),
+                ("failed", counts.failed),
+            ] {
+                self.sample(name, &[("kind", kind), ("status", status)], count);
+            }
+        }
+    }
+
+    /// What this process has taken on.
+    pub(super) fn live(&mut self, (requests, bytes): (usize, usize)) {
+        let name = "covault_live_requests";
+        self.family(name, "Requests of this process that are not signed yet");
+        self.sample(name, &[], requests);
+        let name = "covault_live_bytes";
+        self.family(name, "Bytes that unfinished requests of this process hold");
+        self.sample(name, &[], bytes);
+    }
+
+    /// How large the store is that is a file.
+    pub(super) fn store_file(&mut self, file: &Path) {
+        if let Ok(found) = std::fs::metadata(file) {
+            let name = "covault_store_bytes";
+            self.family(name, "The size of the store's file");
+            self.sample(name, &[], found.len());
+        }
+    }
+}

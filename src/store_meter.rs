@@ -1,0 +1,84 @@
+//! How long commits take, whatever the store is.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use covault_actors::store::{
+    Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store,
+};
+use metrics::{Unit, describe_histogram, histogram};
+use tokio::time::Instant;
+
+const SECONDS: &str = "covault_store_commit_seconds";
+
+/// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
+pub fn describe() {
+    describe_histogram!(
+        SECONDS,
+        Unit::Seconds,
+        "How long commits took until they were on disk, those that were refused too"
+    );
+}
+
+/// A store whose commits are measured. Every method hands on to the store itself.
+pub struct MeteredStore(pub Arc<dyn Store>);
+
+#[async_trait]
+impl Store for MeteredStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let begun = Instant::now();
+        let committed = self.0.commit(batch).await;
+        histogram!(SECONDS).record(begun.elapsed());
+        committed
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.0.get(key).await
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.0.get_all(space, keys).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.0.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.0.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.0.exclusive()
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_actors::store::{Precondition, memory::MemoryStore};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn commits__should_be_measured_those_too_that_are_refused() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        // The runtime of a test has one thread.
+        let _guard = ::metrics::set_default_local_recorder(&recorder);
+        let store = MeteredStore(Arc::new(MemoryStore::new()));
+        let key = Key::new(KeySpace::Probe, &[]);
+        let batch = || {
+            let mut batch = Batch::new();
+            batch.put(key.clone(), Precondition::Absent, b"1".to_vec());
+            batch
+        };
+        store.commit(batch()).await.expect("it is not there yet");
+        store.commit(batch()).await.expect_err("it is there");
+        let row = store.get(&key).await.expect("read").expect("there");
+        assert_eq!(row.value, b"1");
+        let shown = recorder.handle().render();
+        let line = format!("{SECONDS}_count 2");
+        assert!(shown.lines().any(|other| other == line), "{shown}");
+    }
+}
