@@ -13,7 +13,10 @@
 //! - Batch payments that were not over are closed: one may have been paid since.
 //! - Clients are kept out until an operator lets them in.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use covault_core::{
     audit::AuditChain,
@@ -104,6 +107,21 @@ pub async fn waits_for_operator(services: &Services) -> Result<bool, Fault> {
         state,
         Some((RestoreState::Imported(_) | RestoreState::Held(_), _))
     ))
+}
+
+/// The time of which the store knows nothing, as it was restored from a backup: from the backup to the restore, in
+/// milliseconds since the Unix epoch.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn unknown_time(services: &Services) -> Result<Option<RangeInclusive<u64>>, Fault> {
+    let state = services.load::<RestoreState>(&rows::restore()).await?;
+    Ok(match state.map(|(state, _)| state) {
+        Some(
+            RestoreState::Imported(times) | RestoreState::Held(times) | RestoreState::Open(times),
+        ) => Some(times.backup_at_ms..=times.restored_at_ms),
+        Some(RestoreState::Importing) | None => None,
+    })
 }
 
 /// Refuses a store into which a backup was restored by half, before anything is written to it.

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
-    deposit::transfer::{
-        Account, AddressOwner, DepositAddress, OwnedTransfer, Transfer, TransferIndex,
+    deposit::{
+        sweep::SweepJob,
+        transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, Transfer, TransferIndex},
     },
     fault::Fault,
 };
 
 use super::{follower::Follow, progress::FollowError};
 use crate::{
+    backup::restore,
     chain_rpc::ChainBlock,
     store::{deposit_rows, sweep_rows},
 };
@@ -20,6 +22,8 @@ const KEYS: usize = 1_000;
 /// How far the clock of who asks for an address to be watched and that of who makes the next block may be apart, in
 /// milliseconds: nothing that comes after the call is to be left out.
 const CLOCKS_APART_MS: u64 = 60_000;
+/// How long after a restore a transaction of before may still get into a block, in milliseconds.
+const LATE_MS: u64 = 6 * 60 * 60 * 1_000;
 
 impl Follow<'_> {
     /// Who is told of the accounts that are named in blocks.
@@ -81,7 +85,7 @@ impl Follow<'_> {
             if !transfer.moves_something() {
                 continue;
             }
-            if self.is_top_up(&transfer).await? {
+            if self.is_top_up(&transfer, block.header.timestamp_ms).await? {
                 transfer.index = TransferIndex::TopUp;
             }
             let is_fee = transfer.index == TransferIndex::Fee;
@@ -98,15 +102,28 @@ impl Follow<'_> {
         Ok(transfers)
     }
 
-    /// Whether a sweep has asked a gas wallet for it, which is written before it is sent. All else that such a wallet pays is
-    /// a deposit as any other.
-    async fn is_top_up(&self, transfer: &Transfer) -> Result<bool, Fault> {
+    /// Whether a sweep has asked a gas wallet for it, which is written before it is sent, or it helps one that was topped up
+    /// already. All else that such a wallet pays is a deposit as any other.
+    async fn is_top_up(&self, transfer: &Transfer, at_ms: u64) -> Result<bool, Fault> {
         if transfer.index != TransferIndex::Value
             || !self.routes.is_gas_account(self.chain, transfer.from)
         {
             return Ok(false);
         }
         let asked = sweep_rows::top_up(self.chain, transfer.to, &transfer.amount);
-        Ok(self.services.load::<()>(&asked).await?.is_some())
+        if self.services.load::<()>(&asked).await?.is_some() {
+            return Ok(true);
+        }
+        let sweep = sweep_rows::sweep(self.chain, transfer.to);
+        let sweep = self.services.load::<SweepJob>(&sweep).await?;
+        if sweep.is_some_and(|(job, _)| job.top_up.is_some() && !job.is_over()) {
+            return Ok(true);
+        }
+        // What was asked for after a backup is not known where that was restored.
+        let unknown = restore::unknown_time(self.services).await?;
+        Ok(unknown.is_some_and(|time| {
+            let end_ms = time.end().saturating_add(LATE_MS);
+            (*time.start()..=end_ms).contains(&at_ms)
+        }))
     }
 }

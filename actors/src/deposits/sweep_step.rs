@@ -206,7 +206,10 @@ impl SweptWallet {
             }
             let now_ms = self.services.now_ms();
             let next = match last {
-                Some(last) if !last.job.is_over() => last.job.instead(due.asset, now_ms),
+                // Its top-up is the wallet's until something was swept: one node that names no balance ends a sweep, too.
+                Some(last) if !matches!(last.job.state, SweepState::Swept { .. }) => {
+                    last.job.instead(due.asset, now_ms)
+                }
                 last => {
                     let number = last.map_or(0, |last| last.job.number).saturating_add(1);
                     SweepJob::new(number, due.asset, now_ms)

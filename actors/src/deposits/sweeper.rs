@@ -82,6 +82,20 @@ struct Looked {
     outcome: Result<(), Fault>,
 }
 
+impl Looked {
+    /// Its sweep, unless it stands still because an operator has switched sweeping off.
+    fn waiting(&self) -> Option<&SweepJob> {
+        let is_sent = |job: &SweepJob| {
+            matches!(
+                job.state,
+                SweepState::Funding { .. } | SweepState::Moving { .. }
+            )
+        };
+        let job = self.job.as_ref();
+        job.filter(|job| self.wallet.rules.enabled || is_sent(job))
+    }
+}
+
 impl ChainSweeper {
     /// Sweeps until the process ends.
     pub async fn run(mut self) {
@@ -131,7 +145,7 @@ impl ChainSweeper {
         let looked: Vec<_> = looked.collect().await;
         let failed = looked.iter().filter(|looked| looked.outcome.is_err());
         let failed = u64::try_from(failed.count()).unwrap_or(u64::MAX);
-        let counts = SweepCounts::of(looked.iter().filter_map(|looked| looked.job.as_ref()));
+        let counts = SweepCounts::of(looked.iter().filter_map(Looked::waiting));
         let counts = SweepCounts { failed, ..counts };
         services.counters.sweeps.lock().insert(self.chain, counts);
         self.warn(&looked);
@@ -203,7 +217,7 @@ impl ChainSweeper {
         let services = &self.vaults.services;
         let (now_ms, chain) = (services.now_ms(), self.chain);
         let waiting = looked.iter().filter_map(|looked| {
-            let since_ms = looked.job.as_ref()?.waits_since_ms()?;
+            let since_ms = looked.waiting()?.waits_since_ms()?;
             let waited_s = now_ms.saturating_sub(since_ms) / 1_000;
             (waited_s >= looked.wallet.rules.max_wait_s).then_some((waited_s, looked))
         });

@@ -10,16 +10,20 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    operations::RemoveSweepAsset,
+    chain_rpc::FollowPolicy,
+    operations::{AddSweepAsset, RemoveSweepAsset},
     store::{Batch, CommitError, KeySpace, Scan, Store},
     testing::StoreDouble,
 };
-use covault_core::{amount::U256, schema::admin::RemoveSweepAssetRequest};
+use covault_core::{
+    amount::U256,
+    schema::admin::{AddSweepAssetRequest, RemoveSweepAssetRequest, SetSweepRulesRequest},
+};
 use serde_json::json;
 
 use crate::{
     backup::{back_up, let_in, restored},
-    deposit_chain::{Receiver, Shop, TARGET, USDT, chains, node, pay, pay_token, world},
+    deposit_chain::{Receiver, Shop, TARGET, USDT, chains, node, pay, pay_token, policy, world},
     deposit_sweeps::*,
     held_store::HeldStore,
     world::{CHAIN, admin, call},
@@ -46,7 +50,11 @@ async fn sweep__should_let_others_go_first_when_a_topped_up_token_cannot_move() 
         false
     })
     .await;
-    assert!(counts(&shop).await.oldest_wait_ms.is_some());
+    // It is counted at the end of the look.
+    shop.until("it is counted as waiting", async |shop| {
+        counts(shop).await.oldest_wait_ms.is_some()
+    })
+    .await;
     // What is on its way arrives, and nothing follows.
     enable(&shop, false).await;
     until(&shop, &anvil, "it has arrived", async |shop| {
@@ -181,6 +189,98 @@ async fn vault__should_admit_a_request_of_a_sweep_once() {
     .await;
     assert_eq!(shop.world.requests().await.len(), 1);
     assert_eq!(sent(&anvil, &shop.address).await, 1);
+}
+
+#[tokio::test]
+async fn sweep__should_end_as_swept_where_blocks_are_final_before_they_are_deep() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    // Final blocks are six below the newest.
+    let deep = FollowPolicy {
+        confirmations: Some(15),
+        ..policy()
+    };
+    let shop = Shop::open_following(&receiver, &[&anvil.url], deep).await;
+    prepare(&shop).await;
+    enable(&shop, true).await;
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "it is swept", async |shop| {
+        let status = status(shop).await;
+        let reasons = status.sweeps.iter().map(|sweep| sweep.reason.as_str());
+        assert_eq!(reasons.collect::<String>(), "", "it is never paused");
+        status.totals.iter().any(|total| total.sweeps == 1)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sweep__should_let_others_go_first_when_a_token_gives_no_balance() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    pay_token(&anvil, USDT, &shop.address, 300).await;
+    let address = shop.address.clone();
+    until(&shop, &anvil, "it is topped up", async |shop| {
+        let sweep = sweep_of(shop, &address).await;
+        sweep.is_some_and(|sweep| sweep.state == "funding")
+    })
+    .await;
+    let silent = ERC20.replace("6370a0823114610077", "6370a0823114610084");
+    assert_ne!(silent, ERC20);
+    anvil.call("anvil_setCode", json!([USDT, silent])).await;
+    pay(&anvil, &address, COIN).await;
+    until(&shop, &anvil, "the coin is swept", async |shop| {
+        shop.world.pass(PAUSE_MS);
+        coin_of(&anvil, TARGET).await > U256::ZERO
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn token__should_not_be_swept_without_max_gas_price_though_it_was_added_later() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open_in(world(), &anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    let remove = RemoveSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: USDT.into(),
+    };
+    call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
+        .await
+        .unwrap();
+    let change = SetSweepRulesRequest {
+        enabled: Some(true),
+        max_gas_price: Some(String::new()),
+        ..Default::default()
+    };
+    rules(&shop, change).await.unwrap();
+    let add = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: USDT.into(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), add)
+        .await
+        .unwrap();
+    pay_token(&anvil, USDT, &shop.address, 300).await;
+    until(&shop, &anvil, "it waits", async |shop| {
+        let sweep = sweep_of(shop, &shop.address).await;
+        sweep.is_some_and(|sweep| sweep.reason.contains("maxGasPrice is not set"))
+    })
+    .await;
+    // What waits because an operator has switched it off is no trouble.
+    shop.until("it is counted", async |shop| counts(shop).await.paused == 1)
+        .await;
+    enable(&shop, false).await;
+    shop.until("nobody waits for it", async |shop| {
+        let counts = counts(shop).await;
+        counts.paused == 0 && counts.oldest_wait_ms.is_none()
+    })
+    .await;
+    assert_eq!(sent(&anvil, &gas_wallet).await, 0);
 }
 
 /// A store whose power goes at the first commit with a sweep, before it or right after.

@@ -59,7 +59,8 @@ impl Spending<'_> {
         let there = self.swept.final_balance(self.job.asset).await;
         let there = there.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         let Some(there) = there else {
-            return Ok(MovePlan::Nothing);
+            let problem = "the chain does not say what the wallet has of it";
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         };
         if there.is_zero() {
             return Ok(MovePlan::Change(SweepEvent::NothingLeft));
@@ -113,6 +114,11 @@ impl Spending<'_> {
         token: Account,
         amount: U256,
     ) -> Result<MovePlan, ChainError> {
+        // Nothing else holds the fee, and a token may have been added after the rules were enabled.
+        if self.swept.rules.max_gas_price.is_none() {
+            let problem = "maxGasPrice is not set; set it with covault sweep rules";
+            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+        }
         let quote = self.quote(client, self.token(token, amount, None)).await?;
         if let Some(reason) = gas_problem(quote.fees.estimate_gas) {
             return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));

@@ -6,7 +6,7 @@ use covault_core::{
     audit::AuditChain,
     deposit::{
         sweep::{SweepEvent, SweepJob, SweepState},
-        transfer::{Account, TransferIndex},
+        transfer::Account,
     },
     fault::Fault,
     ids::RequestId,
@@ -55,6 +55,7 @@ pub(super) async fn look(
     let requests = family(swept, id)
         .await?
         .ok_or_else(|| Fault::bug("a sweep without its request"))?;
+    let mut is_seen = false;
     for request in &requests {
         let Some(tx) = request.state.tx_hash().and_then(hash) else {
             continue;
@@ -63,6 +64,11 @@ pub(super) async fn look(
         if has_arrived(swept, &stored.job, &transfers) {
             return arrived(swept, stored, &transfers).await;
         }
+        is_seen |= is_seen_in(swept, &stored.job, &transfers);
+    }
+    // Its block may be final before it is as deep as confirmations ask for.
+    if is_seen {
+        return Ok(false);
     }
     let event = match fate(swept, &requests, finalized).await? {
         Fate::Open => return Ok(false),
@@ -131,24 +137,36 @@ async fn transfers(swept: &SweptWallet, tx: &[u8; 32]) -> Result<Vec<TransferRow
 }
 
 fn has_arrived(swept: &SweptWallet, job: &SweepJob, transfers: &[TransferRow]) -> bool {
-    transfers.iter().any(|row| {
-        let of = &row.transfer;
-        match job.state {
-            SweepState::Funding { .. } => {
-                !of.is_send && of.transfer.asset.is_none() && row.state.is_told()
-            }
-            SweepState::Moving { .. } => {
-                let is_it = of.is_send && of.transfer.asset == job.asset;
-                let is_fee = of.transfer.index == TransferIndex::Fee;
-                is_it && !is_fee && of.transfer.from == swept.account && row.state.is_final()
-            }
-            SweepState::Due
-            | SweepState::Funded
-            | SweepState::Swept { .. }
-            | SweepState::Gone
-            | SweepState::Paused { .. } => false,
+    let is_funding = matches!(job.state, SweepState::Funding { .. });
+    let is_enough = |row: &TransferRow| match is_funding {
+        true => row.state.is_told(),
+        false => row.state.is_final(),
+    };
+    let mut rows = transfers.iter();
+    rows.any(|row| is_awaited(swept, job, row) && is_enough(row))
+}
+
+/// Whether what a sweep waits for is in a block that may be replaced, or is not deep enough yet.
+fn is_seen_in(swept: &SweptWallet, job: &SweepJob, transfers: &[TransferRow]) -> bool {
+    let mut rows = transfers.iter();
+    rows.any(|row| is_awaited(swept, job, row) && row.state.is_open())
+}
+
+/// Whether a transfer of its transaction is what a sweep waits for.
+fn is_awaited(swept: &SweptWallet, job: &SweepJob, row: &TransferRow) -> bool {
+    let of = &row.transfer;
+    match job.state {
+        SweepState::Funding { .. } => !of.is_send && of.transfer.asset.is_none(),
+        SweepState::Moving { .. } => {
+            let is_it = of.is_send && of.transfer.asset == job.asset;
+            is_it && !of.is_fee() && of.transfer.from == swept.account
         }
-    })
+        SweepState::Due
+        | SweepState::Funded
+        | SweepState::Swept { .. }
+        | SweepState::Gone
+        | SweepState::Paused { .. } => false,
+    }
 }
 
 async fn arrived(
