@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{ConsoleOrigin, ConsoleSettings, ShownSetting, TlsSettings},
+    config::{ConsoleSettings, PageOrigin, ShownSetting, TlsSettings},
     tls::ServerTls,
 };
 
@@ -17,7 +17,7 @@ pub struct ApiListeners {
     /// gRPC, where it is wanted.
     pub grpc: Option<TcpListener>,
     /// The console, where there is one.
-    pub console: Option<(TcpListener, ConsoleOrigin)>,
+    pub console: Option<(TcpListener, PageOrigin)>,
     /// The settings that it shows.
     pub settings: Vec<ShownSetting>,
     /// The certificate of all; without it they are in the clear.

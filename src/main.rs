@@ -3,6 +3,7 @@
 mod abis;
 mod adapters;
 mod api;
+mod approval_page;
 mod approving;
 mod batch_sheet;
 mod bus_check;
@@ -19,6 +20,7 @@ mod http;
 mod identities;
 mod listeners;
 mod metrics;
+mod node_questions;
 mod openapi;
 mod passphrase;
 mod preflight;

@@ -22,7 +22,10 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{ClientSignerConfig, CurrentPolicy, KeyRules, KeygenQuota, NodeConfig, ResumeDetector},
+    node::{
+        ApprovalRelay, ClientSignerConfig, CurrentPolicy, KeyRules, KeygenQuota, NodeConfig,
+        ResumeDetector,
+    },
     policy::Policy,
     pool::CpuPool,
     preprocess::Watermarks,
@@ -49,7 +52,7 @@ use crate::{
         self,
         server::{self, HttpVersion, ServerLimits},
     },
-    sharing,
+    node_questions, sharing,
     shutdown::{self, StopSignal},
     signers::ClusterSigners,
     sockets::SocketShares,
@@ -133,6 +136,7 @@ pub struct SignerParts {
     pub resumption: Arc<dyn ResumeDetector>,
     pub keygen_quota: KeygenQuota,
     pub client: Option<ClientSignerConfig>,
+    pub approval_relay: Option<Arc<ApprovalRelay>>,
 }
 
 /// What `Node::run` takes.
@@ -157,6 +161,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         resumption: parts.resumption,
         keygen_quota: parts.keygen_quota,
         client: parts.client,
+        approval_relay: parts.approval_relay,
     }
 }
 
@@ -293,6 +298,7 @@ pub struct RunningOrchestrator {
     most_per_address: usize,
     longest_call: Duration,
     roles: ProcessRole,
+    cluster: Arc<Cluster>,
 }
 
 /// Where the store is that is a file.
@@ -384,7 +390,10 @@ pub async fn orchestrator(
     .map_err(explain)?;
     let api = Arc::new(Api {
         gateway: gateway.clone(),
-        bus_reachable: Box::new(move || cluster.bus_reachable()),
+        bus_reachable: {
+            let cluster = Arc::clone(&cluster);
+            Box::new(move || cluster.bus_reachable())
+        },
         tokens: Tokens::new(&tokens.platform, &tokens.admin),
         admission: Admission::new(&terms(serve, &config.limits)),
         clock: Arc::new(SystemClock),
@@ -411,6 +420,7 @@ pub async fn orchestrator(
         patience,
         most_per_address: per_address(serve.max_connections_per_ip.get(), max_connections),
         roles,
+        cluster,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
 }
@@ -562,7 +572,14 @@ impl RunningOrchestrator {
                 None => Ok(()),
             }
         };
-        tokio::try_join!(leaving, rest, served(grpc), served(console))?;
+        let questions = async {
+            if let Some(questions) = self.cluster.questions() {
+                let (cluster, gateway) = (Arc::clone(&self.cluster), self.gateway.clone());
+                node_questions::serve(questions, cluster, gateway, end.clone()).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::try_join!(leaving, rest, served(grpc), served(console), questions)?;
         self.gateway.stop().await;
         Ok(())
     }

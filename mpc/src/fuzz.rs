@@ -40,6 +40,7 @@ use crate::{
     message::{self, Announcement, OrderReply, PreprocessMsg},
     node,
     preprocess::PeerNonces,
+    questions::{NodeAnswer, NodeQuestionMsg},
     shares::ShareEpoch,
 };
 
@@ -140,7 +141,14 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
             }
             message::reencode::<message::ActivateMsg>(body)
         }
-        6 => message::reencode::<message::BackupOrderMsg>(body),
+        6 => {
+            if let Some(answer) = message::decode::<NodeAnswer>(body) {
+                drop(answer.sanitized());
+            }
+            message::reencode::<message::BackupOrderMsg>(body)
+                .or_else(|| message::reencode::<NodeQuestionMsg>(body))
+                .or_else(|| message::reencode::<NodeAnswer>(body))
+        }
         8 => {
             if let Some(message) = message::decode::<message::RejectionMsg>(body) {
                 drop(message.rejection.challenge());

@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::{MetadataExt as _, fchown},
     path::{Path, PathBuf},
 };
 
@@ -63,6 +64,22 @@ impl MarkFolder {
         }
         fsync(&folder)?;
         Ok(fsync(&parent)?)
+    }
+
+    /// Puts a mark that the node's user can take away, also where root puts it.
+    ///
+    /// # Errors
+    /// As [`MarkFolder::put`].
+    pub(crate) fn put_for_the_node(&self, mark: &str) -> io::Result<()> {
+        self.put(mark)?;
+        let owner = fs::metadata(&self.node_folder)?;
+        let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let folder = fs::File::from(open(&self.path(), a_folder, Mode::empty())?);
+        // Only root can give it away; the node's user has made it itself.
+        if folder.metadata()?.uid() != owner.uid() {
+            fchown(&folder, Some(owner.uid()), Some(owner.gid()))?;
+        }
+        Ok(())
     }
 
     /// Takes a mark away; false when there was none.

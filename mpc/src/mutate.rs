@@ -12,6 +12,7 @@ use crate::{
         ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, KeygenOrderMsg, OrderReply,
         PreprocessMsg, RejectionMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode, encode,
     },
+    questions::{NodeAnswer, NodeQuestionMsg},
 };
 
 /// A body with one field changed.
@@ -38,6 +39,8 @@ pub fn mutations(kind: EnvelopeKind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<
         EnvelopeKind::Announcement => of::<Announcement>(body),
         EnvelopeKind::Reply => of::<OrderReply>(body),
         EnvelopeKind::Witness => of::<WitnessMsg>(body),
+        EnvelopeKind::Question => of::<NodeQuestionMsg>(body),
+        EnvelopeKind::Answer => of::<NodeAnswer>(body),
         EnvelopeKind::Protocol => None,
     }
 }

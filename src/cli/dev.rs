@@ -257,6 +257,7 @@ impl SignerNodes {
             files::secret_or_new(&folder.join("passphrase"), || new_token(&OsEntropy))?;
         self.ids.push(identity.id());
         let config = wiring::node_config(SignerParts {
+            approval_relay: None,
             client: None,
             name,
             folder: folder.to_owned(),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{CurrentPolicy, KeyRules, KeygenQuota, Node, VaultRules},
+    node::{ApprovalRelay, CurrentPolicy, KeyRules, KeygenQuota, Node, VaultRules},
     policy::Policy,
     preprocess::Watermarks,
 };
@@ -20,6 +20,8 @@ use futures::future::FutureExt as _;
 
 use super::node;
 use crate::{
+    adapters::{OsEntropy, SystemClock},
+    approval_page::{self, ApprovalPageParts},
     config::{CallbackSettings, Config, SignerSettings},
     files::{self, FolderLock},
     health, identities, metrics,
@@ -198,7 +200,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;
     let metrics = metrics::bind(&signer.metrics_listen, "signer.metrics_listen").await?;
-    let metrics = metrics::start(metrics, tls, gauges, stop.clone())?;
+    let metrics = metrics::start(metrics, tls.clone(), gauges, stop.clone())?;
     let client = callback
         .map(|callback| wiring::client_signer(callback, &identity))
         .transpose()?;
@@ -209,7 +211,26 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         None => None,
     };
     let (name, line) = (signer.name.clone(), identity.openssh_line(&signer.name));
+    let approval_relay = match signer.approve_origin()? {
+        Some(place) if !signer.approve_listen.is_empty() => {
+            let relay = Arc::new(ApprovalRelay::default());
+            let parts = ApprovalPageParts {
+                node: signer.name.clone(),
+                place,
+                waiting: Arc::clone(&relay) as _,
+                policy: Arc::clone(&current),
+                folder: signer.data_dir.clone(),
+                clock: Arc::new(SystemClock),
+                entropy: Arc::new(OsEntropy),
+            };
+            let page = approval_page::start(parts, &signer.approve_listen, tls, stop.clone());
+            Some((relay, page.await?))
+        }
+        _ => None,
+    };
+    let (approval_relay, page) = approval_relay.unzip();
     let node = wiring::node_config(SignerParts {
+        approval_relay,
         client,
         name: signer.name.clone(),
         folder: signer.data_dir.clone(),
@@ -243,6 +264,9 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     run.await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;
+    }
+    if let Some(page) = page {
+        page.await.context("the approval page failed")??;
     }
     if let Some(health) = health {
         health.await.context("the health server failed")??;

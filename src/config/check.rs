@@ -41,6 +41,7 @@ impl Config {
             ("serve.metrics_listen", &self.serve.metrics_listen, true),
             ("console.listen", &self.console.listen, true),
             ("signer.metrics_listen", &self.signer.metrics_listen, true),
+            ("signer.approve_listen", &self.signer.approve_listen, true),
         ] {
             let is_off = may_be_off && address.is_empty();
             if !is_off && !is_address(address) {
@@ -53,8 +54,14 @@ impl Config {
             problems.push(not_an_address("client_signer.health_listen", health));
         }
         problems.extend(self.bus.problems());
-        if let Err(ConfigError::Value(problem)) = self.console.origin() {
-            problems.push(problem);
+        let origins = [
+            self.console.origin().err(),
+            self.signer.approve_origin().err(),
+        ];
+        for problem in origins.into_iter().flatten() {
+            if let ConfigError::Value(problem) = problem {
+                problems.push(problem);
+            }
         }
         let names_postgres = !self.store.url.is_empty() || self.store.url_file != Path::new("");
         if names_postgres && self.store.kind == StoreKind::Redb {

@@ -30,7 +30,7 @@ pub use self::{
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
-    console::{ConsoleOrigin, ConsoleSettings},
+    console::{ConsoleSettings, PageOrigin},
     error::ConfigError,
     shown::ShownSetting,
     webhooks::WebhookSettings,
@@ -198,6 +198,9 @@ pub struct SignerSettings {
     pub keys_per_day: usize,
     pub unused_keys: usize,
     pub sandbox: bool,
+    pub approve_listen: String,
+    approve_origin: String,
+    approve_trusted_proxies: usize,
 }
 
 impl SignerSettings {

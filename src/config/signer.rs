@@ -1,6 +1,6 @@
 //! What a signer node does not start without, and which of its settings variables may set.
 
-use super::{ConfigError, SignerSettings};
+use super::{ConfigError, PageOrigin, SignerSettings, console::page_origin};
 
 /// The settings of a signer node that the environment may override. Every other one decides what the
 /// node signs and with whom, or where that is written: it comes from the configuration file only.
@@ -28,6 +28,19 @@ pub(super) fn is_file_only(path: &str) -> bool {
 }
 
 impl SignerSettings {
+    /// Under what browsers reach the page on which people approve, where the node serves one.
+    ///
+    /// # Errors
+    /// As [`super::ConsoleSettings::origin`].
+    pub fn approve_origin(&self) -> Result<Option<PageOrigin>, ConfigError> {
+        page_origin(
+            ["signer.approve_origin", "signer.approve_listen"],
+            &self.approve_listen,
+            &self.approve_origin,
+            self.approve_trusted_proxies,
+        )
+    }
+
     /// Refuses a node that would be open: without peers, least threshold or policy file, unless it is
     /// one for development.
     ///

@@ -7,7 +7,7 @@ use covault_core::{
     fault::{Class, Fault},
 };
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Call,
@@ -16,6 +16,7 @@ use super::{
     sessions::{Credential, PATIENCE_MS},
     views,
 };
+use crate::config::PageOrigin;
 
 pub fn page() -> Result<Answer, Refused> {
     Answer::page(&views::EnrolPage {
@@ -36,21 +37,44 @@ pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
     let mut challenge = [0; 32];
     // Nothing is concluded from its answer: no attestation is asked for. What proves the passkey comes next.
     call.console.api.entropy.fill(&mut challenge);
-    let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-    let enrolled = enrolment.enrolled.iter();
-    let enrolled: Vec<_> = enrolled
-        .map(|known| json!({"type": "public-key", "id": id(known)}))
-        .collect();
+    let new = NewCredential {
+        challenge,
+        user: enrolment.id.as_bytes(),
+        key_name: &enrolment.key_name,
+        enrolled: &enrolment.enrolled,
+    };
     Ok(Answer::json(&json!({
         "name": enrolment.name,
         "keyName": enrolment.key_name,
-        "publicKey": {
-            "challenge": id(&challenge),
-            "rp": {"id": call.console.place.rp_id, "name": "Covault"},
+        "publicKey": new.options(&call.console.place),
+    })))
+}
+
+/// A passkey that a browser is to make.
+pub struct NewCredential<'a> {
+    pub challenge: [u8; 32],
+    /// The user's id.
+    pub user: &'a [u8],
+    pub key_name: &'a str,
+    /// Credential ids of passkeys that the person has: their devices make no second one.
+    pub enrolled: &'a [Vec<u8>],
+}
+
+impl NewCredential<'_> {
+    /// What the browser needs.
+    pub fn options(&self, place: &PageOrigin) -> Value {
+        let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let enrolled = self.enrolled.iter();
+        let enrolled: Vec<_> = enrolled
+            .map(|known| json!({"type": "public-key", "id": id(known)}))
+            .collect();
+        json!({
+            "challenge": id(&self.challenge),
+            "rp": {"id": place.rp_id, "name": "Covault"},
             "user": {
-                "id": id(enrolment.id.as_bytes()),
-                "name": enrolment.key_name,
-                "displayName": enrolment.key_name,
+                "id": id(self.user),
+                "name": self.key_name,
+                "displayName": self.key_name,
             },
             "pubKeyCredParams": [
                 {"type": "public-key", "alg": -7},
@@ -64,15 +88,15 @@ pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
             },
             "attestation": "none",
             "timeout": PATIENCE_MS,
-        },
-    })))
+        })
+    }
 }
 
 /// A passkey that a browser has made.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NewPasskey {
-    key_name: String,
+pub struct NewPasskey {
+    pub key_name: String,
     credential_id: String,
     /// SubjectPublicKeyInfo in DER.
     public_key: String,
@@ -80,15 +104,19 @@ struct NewPasskey {
 }
 
 impl NewPasskey {
-    fn passkey(&self, call: &Call<'_>) -> Result<Passkey, Refused> {
+    /// As it is enrolled on pages of this place.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub fn passkey(&self, place: &PageOrigin) -> Result<Passkey, Refused> {
         let bytes = |name: &str, text: &str| {
             let decoded = BASE64_URL_SAFE_NO_PAD.decode(text);
             decoded.map_err(|_| Fault::field(name, "is not base64url"))
         };
         let passkey = Passkey {
             name: self.key_name.clone(),
-            rp_id: call.console.place.rp_id.clone(),
-            origins: [call.console.place.origin.clone()].into(),
+            rp_id: place.rp_id.clone(),
+            origins: [place.origin.clone()].into(),
             credential_id: bytes("credentialId", &self.credential_id)?,
             public_key: PasskeyPublicKey::from_spki(&bytes("publicKey", &self.public_key)?)?,
             backup_eligible: self.backup_eligible,
@@ -96,21 +124,46 @@ impl NewPasskey {
         passkey.check()?;
         Ok(passkey)
     }
+
+    /// What it has to sign: every field of its line.
+    ///
+    /// # Errors
+    /// As [`NewPasskey::passkey`].
+    pub fn proof_options(&self, place: &PageOrigin) -> Result<Answer, Refused> {
+        let challenge = self.passkey(place)?.enrol_challenge()?;
+        Ok(Answer::json(&json!({
+            "publicKey": {
+                "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge),
+                "rpId": place.rp_id,
+                "allowCredentials": [{"type": "public-key", "id": self.credential_id}],
+                "userVerification": "required",
+                "timeout": PATIENCE_MS,
+            },
+        })))
+    }
+
+    /// Its line, when `proof` is its own.
+    ///
+    /// # Errors
+    /// 400 naming what is wrong.
+    pub fn line(&self, place: &PageOrigin, proof: &Credential) -> Result<ApproverLine, Refused> {
+        let passkey = self.passkey(place)?;
+        let (credential_id, possession, _) = proof.decode()?;
+        if credential_id != passkey.credential_id {
+            let problem = "another passkey has signed than was made: begin again";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        }
+        Ok(ApproverLine {
+            passkey,
+            possession,
+        })
+    }
 }
 
 /// What the new passkey has to sign: every field of its line.
 pub fn prove(call: &Call<'_>) -> Result<Answer, Refused> {
     let new: NewPasskey = response::json(call)?;
-    let challenge = new.passkey(call)?.enrol_challenge()?;
-    Ok(Answer::json(&json!({
-        "publicKey": {
-            "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge),
-            "rpId": call.console.place.rp_id,
-            "allowCredentials": [{"type": "public-key", "id": new.credential_id}],
-            "userVerification": "required",
-            "timeout": PATIENCE_MS,
-        },
-    })))
+    new.proof_options(&call.console.place)
 }
 
 #[derive(Deserialize)]
@@ -123,16 +176,7 @@ struct EnrolForm {
 /// Checks the proof, uses the link up, and tells the line and its words.
 pub async fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
     let form: EnrolForm = response::json(call)?;
-    let passkey = form.passkey.passkey(call)?;
-    let (credential_id, possession, _) = form.credential.decode()?;
-    if credential_id != passkey.credential_id {
-        let problem = "another passkey has signed than was made: begin again";
-        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
-    }
-    let line = ApproverLine {
-        passkey,
-        possession,
-    };
+    let line = form.passkey.line(&call.console.place, &form.credential)?;
     let shown = (line.line()?, line.fingerprint()?.join(" "));
     let accounts = call.gateway().accounts();
     try_link(call, accounts.enrol(&form.link, line, call.browser())).await?;

@@ -27,7 +27,9 @@ use super::{
     text::Text,
 };
 use crate::{
-    approving::{self, HOUR_MS, NO_BATCH_CONTRACTS, USUAL_HOURS, WantedTerms, asked, gesture},
+    approving::{
+        self, Asked, HOUR_MS, NO_BATCH_CONTRACTS, USUAL_HOURS, WantedTerms, asked, gesture,
+    },
     units::{coin, smallest},
 };
 
@@ -160,6 +162,40 @@ fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), Refuse
     Err(Fault::new(Class::WrongState, problem).into())
 }
 
+/// What is signed of a request with this highest fee, in coins as the person has written it.
+///
+/// # Errors
+/// 400 when the fee is no amount, or the request is not what it is said to be.
+pub fn asked_with(
+    request: &wire::SigningRequest,
+    fee: &str,
+    now_ms: u64,
+) -> Result<Asked, Refused> {
+    let wrong = |problem: String| Refused::new(StatusCode::BAD_REQUEST, &problem);
+    let decoded = approving::decode(request).map_err(|error| wrong(format!("{error:#}")))?;
+    let fee = match decoded.payload.is_transaction() && decoded.payload.pays_fee() {
+        false => 0,
+        true => {
+            let (unit, decimals) = coin(&decoded.payload.outflow(decoded.network).place);
+            smallest(fee.trim(), decimals).ok_or_else(|| {
+                wrong(format!(
+                    "{}: give the highest fee in {unit}, digits with a point, at most {decimals} after it",
+                    request.uuid
+                ))
+            })?
+        }
+    };
+    let fee = fee.to_string();
+    let terms = WantedTerms {
+        most_fee: Some(&fee),
+        until_ms: now_ms.saturating_add(USUAL_HOURS * HOUR_MS),
+        own_end: false,
+        confirms: true,
+        batch_contracts: &NO_BATCH_CONTRACTS,
+    };
+    asked(request, terms, now_ms).map_err(|error| wrong(format!("{error:#}")))
+}
+
 pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
     let form: BeginForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
@@ -168,29 +204,7 @@ pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Ans
     for wanted in &form.items {
         let request = details(call, signed_in, &wanted.uuid).await?;
         check_shown(&request, &wanted.shown)?;
-        let wrong = |problem: String| Refused::new(StatusCode::BAD_REQUEST, &problem);
-        let decoded = approving::decode(&request).map_err(|error| wrong(format!("{error:#}")))?;
-        let fee = match decoded.payload.is_transaction() && decoded.payload.pays_fee() {
-            false => 0,
-            true => {
-                let (unit, decimals) = coin(&decoded.payload.outflow(decoded.network).place);
-                smallest(wanted.fee.trim(), decimals).ok_or_else(|| {
-                    wrong(format!(
-                        "{}: give the highest fee in {unit}, digits with a point, at most {decimals} after it",
-                        wanted.uuid
-                    ))
-                })?
-            }
-        };
-        let fee = fee.to_string();
-        let terms = WantedTerms {
-            most_fee: Some(&fee),
-            until_ms: now_ms.saturating_add(USUAL_HOURS * HOUR_MS),
-            own_end: false,
-            confirms: true,
-            batch_contracts: &NO_BATCH_CONTRACTS,
-        };
-        all.push(asked(&request, terms, now_ms).map_err(|error| wrong(format!("{error:#}")))?);
+        all.push(asked_with(&request, &wanted.fee, now_ms)?);
     }
     let (challenge, list) = gesture(&all)?;
     let items = all.iter().map(|one| {

@@ -20,8 +20,8 @@ const WRONG_TRIES: &str = "covault_console_wrong_tries_total";
 pub fn describe() {
     describe_counter!(
         WRONG_TRIES,
-        "Wrong tries to sign in or enrol on the console, by what was tried with (passkey, link) and outcome (wrong; \
-         waits: refused after too many)"
+        "Wrong tries to sign in or enrol on the console or a signer node's page, by what was tried with (passkey, link) \
+         and outcome (wrong; waits: refused after too many)"
     );
 }
 

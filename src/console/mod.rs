@@ -5,31 +5,31 @@
 //!
 //! [docs/console.md]: ../../../docs/console.md
 
-mod assets;
+pub mod assets;
 mod audit;
 mod batch_upload;
 mod batches;
 mod csv;
-mod enrolment;
+pub mod enrolment;
 mod events;
 mod facts;
-mod gestures;
+pub mod gestures;
 mod history;
 mod listing;
-mod lockout;
+pub mod lockout;
 mod pages;
 mod people;
-mod requests;
-mod response;
-mod sessions;
+pub mod requests;
+pub mod response;
+pub mod sessions;
 mod settings;
 mod standing;
 #[cfg(test)]
-mod tests;
-mod text;
+pub mod tests;
+pub mod text;
 mod totals;
 mod vaults;
-mod views;
+pub mod views;
 
 use std::{
     collections::HashSet,
@@ -73,7 +73,7 @@ use crate::{
         headers::{self, REQUEST_ID},
         meter::{Measured, Transport},
     },
-    config::{ConsoleOrigin, ShownSetting},
+    config::{PageOrigin, ShownSetting},
     shutdown::StopSignal,
 };
 
@@ -96,7 +96,7 @@ pub use lockout::describe;
 /// What every page needs.
 pub struct Console {
     api: Arc<Api>,
-    place: ConsoleOrigin,
+    place: PageOrigin,
     lock_out: LockOut,
     strangers: Arc<Shares<Option<IpAddr>>>,
     /// What applies, without secrets.
@@ -115,7 +115,7 @@ pub struct Console {
 /// The routes. Streams end with `stop`.
 pub fn router(
     api: &Arc<Api>,
-    place: ConsoleOrigin,
+    place: PageOrigin,
     settings: Vec<ShownSetting>,
     stop: &StopSignal,
 ) -> Router {
@@ -136,7 +136,7 @@ pub fn router(
 }
 
 /// One request, as pages and gestures get it.
-struct Call<'a> {
+pub struct Call<'a> {
     console: &'a Arc<Console>,
     head: &'a Parts,
     body: Bytes,
@@ -300,6 +300,7 @@ async fn answer(
         peer.map(|Peer(peer)| address::of(peer.ip(), &head.headers, console.place.trusted_proxies));
     note_proxy(
         &console.proxy_was_named,
+        "console.trusted_proxies",
         console.place.trusted_proxies,
         head,
     );
@@ -418,7 +419,8 @@ async fn of_stranger(
     }
 }
 
-fn no_such_page() -> Refused {
+/// 404.
+pub fn no_such_page() -> Refused {
     Refused::new(StatusCode::NOT_FOUND, "there is no such page")
 }
 
@@ -430,7 +432,15 @@ fn announced(head: &Parts) -> usize {
 }
 
 /// Reads a body of at most `limit` bytes.
-async fn read(head: &Parts, body: Body, limit: usize, within: Duration) -> Result<Bytes, Refused> {
+///
+/// # Errors
+/// 413 when it is larger, 408 when it takes longer.
+pub async fn read(
+    head: &Parts,
+    body: Body,
+    limit: usize,
+    within: Duration,
+) -> Result<Bytes, Refused> {
     let too_large = || {
         let problem = format!("the body is incomplete, or larger than {} KiB", limit >> 10);
         Refused::new(StatusCode::PAYLOAD_TOO_LARGE, &problem)
@@ -449,23 +459,31 @@ async fn read(head: &Parts, body: Body, limit: usize, within: Duration) -> Resul
     read.map_err(|_| too_large())
 }
 
-/// Says once that requests come through a proxy which no setting names: all people share an address then, its limits and
-/// its wrong tries. Whether it was said now.
-fn note_proxy(was_said: &AtomicBool, trusted_proxies: usize, head: &Parts) -> bool {
+/// Says once that requests come through a proxy which `setting` does not name: all people share an address then, its limits
+/// and its wrong tries. Whether it was said now.
+pub fn note_proxy(
+    was_said: &AtomicBool,
+    setting: &str,
+    trusted_proxies: usize,
+    head: &Parts,
+) -> bool {
     let is_named = head.headers.contains_key("x-forwarded-for");
     let is_new = trusted_proxies == 0 && is_named && !was_said.swap(true, Ordering::Relaxed);
     if is_new {
         tracing::warn!(
-            "requests to the console have X-Forwarded-For, and console.trusted_proxies is 0: behind a proxy all people \
-             share one address, its limits and its wrong tries; set console.trusted_proxies to the number of proxies"
+            "requests have X-Forwarded-For, and {setting} is 0: behind a proxy all people share one address, its limits and \
+             its wrong tries; set {setting} to the number of proxies"
         );
     }
     is_new
 }
 
-/// Refuses what another site has a browser send: the origin must be the console's own, whole, and so must be what the
+/// Refuses what another site has a browser send: the origin must be that of the pages, whole, and so must be what the
 /// browser says of who asks, where it says it.
-fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
+///
+/// # Errors
+/// 403.
+pub fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
     let only = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         let value = values.next();
@@ -481,12 +499,12 @@ fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
     }
     Err(Refused::new(
         StatusCode::FORBIDDEN,
-        "this did not come from a page of the console",
+        "this did not come from a page of this address",
     ))
 }
 
 /// What browsers are told about every answer.
-fn protect(headers: &mut HeaderMap, origin: &str) {
+pub fn protect(headers: &mut HeaderMap, origin: &str) {
     for (name, value) in [
         (
             header::CONTENT_SECURITY_POLICY,
@@ -523,6 +541,6 @@ fn protect(headers: &mut HeaderMap, origin: &str) {
 }
 
 /// A fault of a person who may not do something.
-fn forbidden(problem: &str) -> Refused {
+pub fn forbidden(problem: &str) -> Refused {
     Fault::new(Class::Forbidden, problem).into()
 }

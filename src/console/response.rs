@@ -187,13 +187,21 @@ impl From<Refusal> for Refused {
 /// # Errors
 /// 415 or 400.
 pub fn json<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refused> {
-    let kind = call.head.headers.get(header::CONTENT_TYPE);
+    json_of(call.head, &call.body)
+}
+
+/// The same of a body.
+///
+/// # Errors
+/// As [`json`].
+pub fn json_of<T: DeserializeOwned>(head: &Parts, body: &[u8]) -> Result<T, Refused> {
+    let kind = head.headers.get(header::CONTENT_TYPE);
     // A page of another site cannot send this kind without being asked first.
     if kind.is_none_or(|kind| kind.as_bytes() != b"application/json") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Refused::new(status, "send application/json"));
     }
-    serde_json::from_slice(&call.body).map_err(|error| {
+    serde_json::from_slice(body).map_err(|error| {
         let fault = Fault::new(Class::Invalid, "the form is not as this page sends it");
         // Not the whole of it: what is wrong may be a link or a signature.
         let (line, column) = (error.line(), error.column());

@@ -1,6 +1,6 @@
 //! Signing in and out, and whose session a request has.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header, request::Parts};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_actors::users::{SignInAnswer, SignOut, SignedIn};
 use covault_core::{approval::WebAuthnAssertion, fault::Class, user::SESSION_MS};
@@ -18,7 +18,7 @@ use super::{
 /// `__Host-`: browsers take it with Secure, for this host alone, and from no other host of the same domain.
 pub const COOKIE: &str = "__Host-covault-session";
 /// What it is given with.
-const TERMS: &str = "Path=/; Secure; HttpOnly; SameSite=Strict";
+pub const TERMS: &str = "Path=/; Secure; HttpOnly; SameSite=Strict";
 /// How long the browser may wait for the person, in milliseconds.
 pub const PATIENCE_MS: u64 = 120_000;
 
@@ -65,17 +65,22 @@ impl Credential {
     }
 }
 
-/// The cookie of the session, where there is exactly one.
-fn cookie<'a>(call: &'a Call<'_>) -> Option<&'a str> {
-    let lines = call.head.headers.get_all(header::COOKIE).iter();
+/// The cookie of this name, where there is exactly one.
+pub fn cookie_named<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
+    let lines = head.headers.get_all(header::COOKIE).iter();
     let pairs = lines.filter_map(|line| line.to_str().ok());
     let pairs = pairs.flat_map(|line| line.split(';'));
     let mut found = pairs.filter_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE).then_some(value)
+        let (found, value) = pair.trim().split_once('=')?;
+        (found == name).then_some(value)
     });
     let cookie = found.next()?;
     found.next().is_none().then_some(cookie)
+}
+
+/// The cookie of the session, where there is exactly one.
+fn cookie<'a>(call: &'a Call<'_>) -> Option<&'a str> {
+    cookie_named(call.head, COOKIE)
 }
 
 /// Who asks. An open page listens by itself: that keeps no session alive.
@@ -107,8 +112,15 @@ pub fn cookie_of(call: &Call<'_>) -> String {
 /// # Errors
 /// 403.
 pub fn check_form(signed_in: &SignedIn, form_token: &str) -> Result<(), Refused> {
-    let expected = views::form_token_of(signed_in);
-    if bool::from(expected.as_bytes().ct_eq(form_token.as_bytes())) {
+    check_form_token(&views::form_token_of(signed_in), form_token)
+}
+
+/// Refuses a form that has another token than the session's.
+///
+/// # Errors
+/// 403.
+pub fn check_form_token(expected: &str, given: &str) -> Result<(), Refused> {
+    if bool::from(expected.as_bytes().ct_eq(given.as_bytes())) {
         return Ok(());
     }
     Err(Refused::new(

@@ -34,6 +34,8 @@ pub struct Shell {
     pub part: &'static str,
     /// Who has signed in.
     pub person: Option<PersonView>,
+    /// The signer node that serves it; `None`: it is a page of the console.
+    pub node: Option<Text>,
 }
 
 /// Who has signed in.
@@ -62,6 +64,7 @@ impl Shell {
                 is_operator: role == UserRole::Operator,
                 is_auditor: role == UserRole::Auditor,
             }),
+            node: None,
         }
     }
 
@@ -73,6 +76,7 @@ impl Shell {
             live: &LIVE,
             part: "",
             person: None,
+            node: None,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::{
     bus::Subscription,
     envelope::{EVERYONE, Envelope, EnvelopeError, EnvelopeHeader, EnvelopeKind},
     message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, PreprocessMsg, decode},
+    questions::MAX_QUESTION,
 };
 
 /// Messages, and bytes, of one sender that wait to be verified.
@@ -199,6 +200,12 @@ impl ClusterInner {
                 }
                 within(&envelope, MAX_NONCES)
             }
+            EnvelopeKind::Question => {
+                if !self.node_registry.is_known(&from) {
+                    return;
+                }
+                within(&envelope, MAX_QUESTION)
+            }
             EnvelopeKind::SigningOrder
             | EnvelopeKind::KeygenOrder
             | EnvelopeKind::ReshareOrder
@@ -207,6 +214,7 @@ impl ClusterInner {
             | EnvelopeKind::AttestOrder
             | EnvelopeKind::Rejection
             | EnvelopeKind::Witness
+            | EnvelopeKind::Answer
             | EnvelopeKind::Protocol => return,
         };
         let kept = fits.and_then(|()| {
@@ -227,6 +235,7 @@ impl ClusterInner {
         let EnvelopeHeader {
             kind,
             from,
+            session,
             attempt,
             ..
         } = envelope.header;
@@ -251,6 +260,7 @@ impl ClusterInner {
                     self.node_registry.heard(from, announcement);
                 }
             }
+            (EnvelopeKind::Question, _) => self.asked(from, session, &opened.body),
             (EnvelopeKind::Nonces, _) => {
                 if let Some(PreprocessMsg::Ready { of, floor, ids }) = decode(&opened.body) {
                     self.preprocess.heard(&from, of, floor, ids);

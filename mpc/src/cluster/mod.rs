@@ -11,6 +11,7 @@ mod load;
 mod node_registry;
 mod offline;
 mod pace;
+mod questions;
 mod select_signers;
 mod sign;
 mod unadmitted;
@@ -41,8 +42,10 @@ use crate::{
 use calls::{CallGuard, ExpectedReply, NodeReply, PendingCalls};
 use listen::listen;
 use node_registry::{NodeRegistry, places::SigningAsk};
+use questions::NodeQuestions;
 
 pub use self::holds::ClusterHold;
+pub use self::questions::AskedQuestion;
 pub use self::unadmitted::Unadmitted;
 pub use crate::message::{Ban, HaltReason};
 
@@ -147,6 +150,7 @@ struct ClusterInner {
     attempt: Duration,
     /// Who waits for replies, by session.
     calls: Mutex<PendingCalls>,
+    questions: NodeQuestions,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -188,6 +192,7 @@ impl Cluster {
             clock,
             attempt,
             calls: Mutex::default(),
+            questions: NodeQuestions::default(),
         });
         let listener = tokio::spawn(listen(Arc::downgrade(&shared), inbox));
         let node_registry = Arc::downgrade(&shared.node_registry);

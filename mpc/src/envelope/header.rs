@@ -37,6 +37,10 @@ pub enum EnvelopeKind {
     Witness = 11,
     /// Orchestrator to node: a person has rejected requests.
     Rejection = 12,
+    /// Node to orchestrator: for the people who approve on the node's own page.
+    Question = 13,
+    /// Orchestrator to node: the answer to that.
+    Answer = 14,
 }
 
 impl EnvelopeKind {
@@ -51,7 +55,9 @@ impl EnvelopeKind {
             | Self::BackupOrder
             | Self::AttestOrder
             | Self::Rejection
-            | Self::Reply => true,
+            | Self::Reply
+            | Self::Question
+            | Self::Answer => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
             // Commitments and numbers: public.
@@ -153,6 +159,8 @@ impl EnvelopeHeader {
             10 => EnvelopeKind::AttestOrder,
             11 => EnvelopeKind::Witness,
             12 => EnvelopeKind::Rejection,
+            13 => EnvelopeKind::Question,
+            14 => EnvelopeKind::Answer,
             _ => return None,
         };
         let [sealed] = reader.take()?;

@@ -7,7 +7,9 @@ use std::{fs, path::PathBuf};
 
 use covault_core::testing::ConstantEntropy;
 use covault_core::{
-    approval::{ApprovalProof, GivenApproval, OrderApprovals, Rejection, WebAuthnAssertion},
+    approval::{
+        ApprovalProof, ApprovalTerms, GivenApproval, OrderApprovals, Rejection, WebAuthnAssertion,
+    },
     attest::{AttestOrder, AttestedAddress},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
@@ -28,6 +30,7 @@ use crate::{
         ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeygenOrderMsg,
         OrderReply, RejectionMsg, ReshareOrderMsg, SignOrderMsg, encode,
     },
+    questions::{NodeAnswer, NodeQuestion, NodeQuestionMsg},
 };
 
 fn codec(seed: u8) -> EnvelopeCodec {
@@ -61,6 +64,11 @@ fn approvals() -> OrderApprovals {
         valid_until_ms: 2_000,
         given: given.into(),
     }
+}
+
+fn question(question: NodeQuestion) -> Vec<u8> {
+    let at_ms = 1_234;
+    encode(&NodeQuestionMsg { at_ms, question }).unwrap()
 }
 
 fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
@@ -329,6 +337,52 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             reply(OrderReply::Noted {
                 held_until_ms: 1_700_000_000_000,
             }),
+        ),
+        (
+            "question-pending",
+            EnvelopeKind::Question,
+            true,
+            question(NodeQuestion::Pending {
+                request: Some(RequestId::from_bytes([1; 16])),
+            }),
+        ),
+        (
+            "question-approve",
+            EnvelopeKind::Question,
+            true,
+            question(NodeQuestion::Approve {
+                request: RequestId::from_bytes([1; 16]),
+                terms: ApprovalTerms {
+                    most_fee: 19,
+                    valid_until_ms: 2_000,
+                },
+                given: approvals().given.remove(0),
+            }),
+        ),
+        (
+            "answer-pending",
+            EnvelopeKind::Answer,
+            true,
+            encode(&NodeAnswer::Pending {
+                requests: vec![vec![6; 9]],
+                more: true,
+            })
+            .unwrap(),
+        ),
+        (
+            "answer-approved",
+            EnvelopeKind::Answer,
+            true,
+            encode(&NodeAnswer::Approved { missing: 1 }).unwrap(),
+        ),
+        (
+            "answer-refused",
+            EnvelopeKind::Answer,
+            true,
+            encode(&NodeAnswer::Refused {
+                problem: "a sentence".into(),
+            })
+            .unwrap(),
         ),
         (
             "announcement",

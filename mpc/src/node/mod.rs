@@ -4,6 +4,7 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod approval_relay;
 mod attest;
 mod backups;
 mod check;
@@ -60,9 +61,12 @@ use crate::{
     preprocess::{NodeServices, Preprocessor, Watermarks},
     primes::PrimeStore,
     proofs::ProofStore,
+    questions::MAX_ANSWER,
     shares::{ShareStore, age_file::AgeShareStore},
     veto::VetoStore,
 };
+use approval_relay::RelayParts;
+pub use approval_relay::{ApprovalRelay, ToldRequest, ToldRequests};
 use client_signer::ClientSigner;
 pub use client_signer::{ClientSignerConfig, SigningCallback};
 pub use keygen_quota::KeygenQuota;
@@ -149,6 +153,8 @@ pub struct NodeConfig {
     pub keygen_quota: KeygenQuota,
     /// Makes it a client signer.
     pub client: Option<ClientSignerConfig>,
+    /// Connects a page on which people approve.
+    pub approval_relay: Option<Arc<ApprovalRelay>>,
 }
 
 crate::secrets::secret!(NodeConfig);
@@ -180,6 +186,7 @@ pub struct Node {
     preprocessor: Arc<Preprocessor>,
     quota_tracker: QuotaTracker,
     client: Option<ClientSigner>,
+    approval_relay: Option<Arc<ApprovalRelay>>,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -320,6 +327,7 @@ impl Node {
             resumption,
             keygen_quota,
             client,
+            approval_relay,
         } = config;
         let answers = folder.join("callback-answers.redb");
         let runtime = Handle::current();
@@ -432,6 +440,15 @@ impl Node {
             orchestrators: trusted.clone(),
         };
         let preprocessor = Preprocessor::new(services, nonces, watermarks);
+        if let Some(relay) = &approval_relay {
+            relay.connect(RelayParts {
+                codec: Arc::clone(&codec),
+                keys: Arc::clone(&keys),
+                clock: Arc::clone(&clock),
+                entropy: Arc::clone(&entropy) as Arc<dyn Entropy>,
+                orchestrators: trusted.clone(),
+            });
+        }
         let now_ms = clock.now_ms();
         let witness = Witness::new(now_ms, opened_height, expected, claims.stored_peers());
         Ok(Self {
@@ -463,6 +480,7 @@ impl Node {
             preprocessor,
             quota_tracker,
             client,
+            approval_relay,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),
@@ -557,6 +575,16 @@ impl Node {
                     return self.drop_message(&from, MessageRefusal::NoHolder);
                 }
             }
+            // Nobody but the page that has asked wants to know it.
+            EnvelopeKind::Answer => {
+                let session = &envelope.header.session;
+                let expects = |relay: &Arc<ApprovalRelay>| relay.expects(&from, session);
+                let expected = self.approval_relay.as_ref().is_some_and(expects);
+                if !expected || envelope.size() > MAX_ANSWER {
+                    return;
+                }
+            }
+            EnvelopeKind::Question => return,
             EnvelopeKind::Witness => {
                 if !self.is_watched(&from) {
                     let why = match self.is_peer(&from) {
@@ -595,6 +623,11 @@ impl Node {
                 // Anybody can announce anything.
                 Err(_) if kind == EnvelopeKind::Announcement => {}
                 Ok(opened) if kind == EnvelopeKind::Witness => node.on_witness_msg(from, &opened),
+                Ok(opened) if kind == EnvelopeKind::Answer => {
+                    if let Some(relay) = &node.approval_relay {
+                        relay.heard(from, &envelope.header.session, &opened.body);
+                    }
+                }
                 Ok(opened) if kind == EnvelopeKind::Nonces => {
                     if let Err(error) = node.preprocessor.on_message(from, &opened) {
                         node.drop_message(&from, error.into());

@@ -11,6 +11,7 @@
     clippy::disallowed_methods
 )]
 
+mod approval_page;
 mod attest;
 mod byzantine;
 mod byzantine_node;

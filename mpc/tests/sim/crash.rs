@@ -133,6 +133,7 @@ impl CrashPair {
             _ => (Arc::default(), LossRule::default()),
         };
         let config = NodeConfig {
+            approval_relay: None,
             client: None,
             keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),

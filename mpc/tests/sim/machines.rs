@@ -272,6 +272,7 @@ impl SimWorld {
         let hedged = self.setting.sabotage != Sabotage::RepeatedRandomness;
         let hedging = hedged.then_some([place as u8; 32]);
         NodeConfig {
+            approval_relay: None,
             client: None,
             keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),

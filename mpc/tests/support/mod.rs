@@ -38,8 +38,8 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig, NodeStatus, SigningTask},
     identity::NodeIdentity,
     node::{
-        ClientSignerConfig, KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig, OrderCheck,
-        RebuildCheck, ResumeDetector, SigningCallback, ThresholdLimits,
+        ApprovalRelay, ClientSignerConfig, KeyRules, KeygenQuota, NoResumeDetector, Node,
+        NodeConfig, OrderCheck, RebuildCheck, ResumeDetector, SigningCallback, ThresholdLimits,
     },
     policy::Spending,
     pool::CpuPool,
@@ -135,6 +135,8 @@ pub struct TestNode {
     pub peers: Option<Vec<NodeId>>,
     /// Makes it a client signer.
     pub callback: Option<Arc<dyn SigningCallback>>,
+    /// Connects a page on which people approve, from the next start on.
+    pub approval_relay: Option<Arc<ApprovalRelay>>,
     name: String,
     running: Option<RunningNode>,
 }
@@ -230,6 +232,7 @@ impl TestCluster {
                 rules: free(),
                 peers: Some(Vec::new()),
                 callback: None,
+                approval_relay: None,
                 running: None,
             })
             .collect();
@@ -274,6 +277,7 @@ impl TestCluster {
             _ => peers,
         });
         let config = NodeConfig {
+            approval_relay: node.approval_relay.clone(),
             client: node.callback.clone().map(|callback| ClientSignerConfig {
                 vault: self.vault,
                 callback,

@@ -1,5 +1,6 @@
 //! `covault node`: making signer nodes, and the ones that an orchestrator knows.
 
+mod approver_link;
 mod clear;
 mod evidence;
 mod forget;
@@ -31,6 +32,7 @@ pub enum Command {
     Freeze(freeze::Args),
     Thaw(freeze::ThawArgs),
     Veto(veto::Args),
+    ApproverLink(approver_link::Args),
     Retired(retired::Args),
     /// Admit signer nodes by their keys.
     ///
@@ -113,6 +115,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Freeze(args) => freeze::run(args),
         Command::Thaw(args) => freeze::thaw(args),
         Command::Veto(args) => veto::run(args),
+        Command::ApproverLink(args) => approver_link::run(args),
         Command::Retired(args) => retired::run(args),
     }
 }

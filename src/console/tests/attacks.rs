@@ -469,9 +469,29 @@ fn console__should_say_that_a_proxy_is_not_trusted() {
         request.body(()).unwrap().into_parts().0
     };
     let was_said = AtomicBool::new(false);
-    assert!(!note_proxy(&was_said, 0, &head("accept")));
-    assert!(!note_proxy(&was_said, 1, &head("x-forwarded-for")));
-    assert!(note_proxy(&was_said, 0, &head("x-forwarded-for")));
+    assert!(!note_proxy(
+        &was_said,
+        "console.trusted_proxies",
+        0,
+        &head("accept")
+    ));
+    assert!(!note_proxy(
+        &was_said,
+        "console.trusted_proxies",
+        1,
+        &head("x-forwarded-for")
+    ));
+    assert!(note_proxy(
+        &was_said,
+        "console.trusted_proxies",
+        0,
+        &head("x-forwarded-for")
+    ));
     // Once.
-    assert!(!note_proxy(&was_said, 0, &head("x-forwarded-for")));
+    assert!(!note_proxy(
+        &was_said,
+        "console.trusted_proxies",
+        0,
+        &head("x-forwarded-for")
+    ));
 }

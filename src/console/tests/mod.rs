@@ -108,7 +108,7 @@ impl World {
             api.trusted_proxies = 0;
         })
         .await;
-        let place = ConsoleOrigin {
+        let place = PageOrigin {
             origin: ORIGIN.to_owned(),
             rp_id: RP_ID.to_owned(),
             trusted_proxies,

@@ -1,0 +1,342 @@
+//! Between the page of a node, on which people approve, and the orchestrators that the node trusts.
+//!
+//! It keeps nothing that nobody waits for: few questions at once, one answer of each orchestrator, and each answer is
+//! bounded. So whatever an orchestrator tells costs little memory, for seconds.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use covault_core::{
+    approval::{ApprovalTerms, GivenApproval},
+    fault::{Class, Fault},
+    ids::{RequestId, SessionId, VaultId},
+    order::NodeId,
+    port::{Clock, Entropy, random_16},
+};
+use parking_lot::Mutex;
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::{
+    envelope::{EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
+    loaded_keys::LoadedKeys,
+    message::{decode, encode},
+    questions::{NodeAnswer, NodeQuestion, NodeQuestionMsg},
+};
+
+/// Questions that wait for answers at once.
+const MAX_OPEN: usize = 16;
+/// How long the first answer may take, and how long the others after it.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE_FOR_OTHERS: Duration = Duration::from_millis(300);
+
+/// What connects the page of a node with its orchestrators.
+#[derive(Default)]
+pub struct ApprovalRelay {
+    /// Set when the node is open.
+    node: OnceLock<RelayParts>,
+    open: Mutex<HashMap<SessionId, OpenQuestion>>,
+    /// The time of the last question.
+    asked_ms: Mutex<u64>,
+}
+
+/// What it has of its node.
+pub(super) struct RelayParts {
+    pub codec: Arc<EnvelopeCodec>,
+    pub keys: Arc<LoadedKeys>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    pub orchestrators: Vec<NodeId>,
+}
+
+struct OpenQuestion {
+    /// Who has not answered.
+    silent: BTreeSet<NodeId>,
+    answers: mpsc::Sender<(NodeId, NodeAnswer)>,
+}
+
+/// What orchestrators tell of requests that wait for people.
+#[derive(Debug, Default)]
+pub struct ToldRequests {
+    /// Each with the orchestrator that told it first, the same told twice once.
+    pub requests: Vec<ToldRequest>,
+    /// More wait than these.
+    pub more: bool,
+}
+
+/// A request, as an orchestrator tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldRequest {
+    /// Who.
+    pub by: NodeId,
+    /// Protobuf bytes of a `SigningRequest` of the platform schema, which nobody has looked at.
+    pub request: Vec<u8>,
+}
+
+/// A question that is being asked; forgotten when it is dropped.
+struct Asking<'a> {
+    relay: &'a ApprovalRelay,
+    session: SessionId,
+    answers: mpsc::Receiver<(NodeId, NodeAnswer)>,
+    silent: usize,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.relay.open.lock().remove(&self.session);
+    }
+}
+
+impl ApprovalRelay {
+    pub(super) fn connect(&self, node: RelayParts) {
+        // One relay is one node's.
+        let _ = self.node.set(node);
+    }
+
+    fn node(&self) -> Result<&RelayParts, Fault> {
+        let node = self.node.get();
+        node.ok_or_else(|| Fault::unavailable("this node is starting; try again in a few seconds"))
+    }
+
+    /// Whether the node has a share of this key of the vault. It signs nothing else.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] while the node is starting.
+    pub fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault> {
+        let key = self.node()?.keys.get(root_public_key);
+        Ok(key.is_some_and(|key| key.record().vault == vault))
+    }
+
+    /// Asks all orchestrators what waits for people in the vaults of this node; with `request` for it alone.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when none answers within five seconds, or too much is being asked.
+    pub async fn pending(&self, request: Option<RequestId>) -> Result<ToldRequests, Fault> {
+        let to = self.node()?.orchestrators.clone();
+        let mut asking = self.ask(&to, NodeQuestion::Pending { request })?;
+        let (mut told, mut any) = (ToldRequests::default(), false);
+        let mut problem = "no orchestrator of this node answers, or their clocks and this node's are more than a minute apart; try again"
+            .to_owned();
+        while let Some((by, answer)) = asking.next(any).await {
+            match answer {
+                NodeAnswer::Pending { requests, more } => {
+                    any = true;
+                    told.more |= more;
+                    for request in requests {
+                        if !told.requests.iter().any(|known| known.request == request) {
+                            told.requests.push(ToldRequest { by, request });
+                        }
+                    }
+                }
+                NodeAnswer::Refused { problem: why } => {
+                    problem = format!("the service does not tell what waits, it says: {why}");
+                }
+                NodeAnswer::Approved { .. } => {}
+            }
+        }
+        match any {
+            true => Ok(told),
+            false => Err(Fault::unavailable(problem)),
+        }
+    }
+
+    /// Brings an approval to an orchestrator. How many are still missing by the rule of the vault, as it says.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] with the orchestrator's sentence when it refuses it, [`Class::Unavailable`] when it does not
+    /// answer: the approval may be stored all the same.
+    pub async fn approve(
+        &self,
+        to: NodeId,
+        request: RequestId,
+        terms: ApprovalTerms,
+        given: GivenApproval,
+    ) -> Result<u32, Fault> {
+        let question = NodeQuestion::Approve {
+            request,
+            terms,
+            given,
+        };
+        match self.ask(&[to], question)?.next(false).await {
+            Some((_, NodeAnswer::Approved { missing })) => Ok(missing),
+            Some((_, NodeAnswer::Refused { problem })) => Err(Fault::new(
+                Class::WrongState,
+                format!("the service has not taken the approval, it says: {problem}"),
+            )),
+            Some((_, NodeAnswer::Pending { .. })) | None => Err(Fault::unavailable(
+                "the service does not answer: the approval may be stored all the same; load the page again",
+            )),
+        }
+    }
+
+    fn ask(&self, to: &[NodeId], question: NodeQuestion) -> Result<Asking<'_>, Fault> {
+        let node = self.node()?;
+        let session = SessionId::from_random(random_16(&*node.entropy));
+        let (sender, answers) = mpsc::channel(to.len().max(1));
+        {
+            let mut open = self.open.lock();
+            if open.len() >= MAX_OPEN {
+                return Err(Fault::unavailable(
+                    "too much is being asked on this page; try again in a few seconds",
+                ));
+            }
+            let silent = to.iter().copied().collect();
+            let answers = sender;
+            open.insert(session, OpenQuestion { silent, answers });
+        }
+        let asking = Asking {
+            relay: self,
+            session,
+            answers,
+            silent: to.len(),
+        };
+        // They go out in the order of their times: an older one would count for nothing.
+        let mut last_ms = self.asked_ms.lock();
+        let at_ms = node.clock.now_ms().max(last_ms.saturating_add(1));
+        *last_ms = at_ms;
+        let body = encode(&NodeQuestionMsg { at_ms, question })?;
+        for orchestrator in to {
+            let header = EnvelopeHeader {
+                session,
+                ..EnvelopeHeader::outside_sessions(
+                    EnvelopeKind::Question,
+                    node.codec.id(),
+                    *orchestrator,
+                )
+            };
+            node.codec.send(header, &body)?;
+        }
+        Ok(asking)
+    }
+
+    /// Whether somebody waits for what this one answers.
+    pub(super) fn expects(&self, from: &NodeId, session: &SessionId) -> bool {
+        let open = self.open.lock();
+        let question = open.get(session);
+        question.is_some_and(|question| question.silent.contains(from))
+    }
+
+    /// Takes an answer whose sender is certain; one of each.
+    pub(super) fn heard(&self, from: NodeId, session: &SessionId, body: &[u8]) {
+        let answer = decode::<NodeAnswer>(body).and_then(NodeAnswer::sanitized);
+        let mut open = self.open.lock();
+        if let (Some(question), Some(answer)) = (open.get_mut(session), answer)
+            && question.silent.remove(&from)
+        {
+            // There is room for one of each.
+            let _ = question.answers.try_send((from, answer));
+        }
+    }
+}
+
+impl Asking<'_> {
+    /// The next answer, when one comes in time. `any`: there was one.
+    async fn next(&mut self, any: bool) -> Option<(NodeId, NodeAnswer)> {
+        self.silent = self.silent.checked_sub(1)?;
+        let patience = match any {
+            true => PATIENCE_FOR_OTHERS,
+            false => PATIENCE,
+        };
+        timeout(patience, self.answers.recv()).await.ok().flatten()
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::testing::ManualClock;
+
+    use super::*;
+    use crate::{
+        bus::memory::MemoryBus, identity::NodeIdentity, questions::MAX_PENDING,
+        test_support::SystemEntropy,
+    };
+
+    const STRANGER: NodeId = NodeId([1; 32]);
+
+    fn relay() -> Arc<ApprovalRelay> {
+        let relay = ApprovalRelay::default();
+        let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
+        let codec = EnvelopeCodec::new(identity(), MemoryBus::new(), Arc::new(SystemEntropy));
+        relay.connect(RelayParts {
+            codec: Arc::new(codec),
+            keys: Arc::new(LoadedKeys::load(Vec::new()).unwrap()),
+            clock: Arc::new(ManualClock::at(1_000_000)),
+            entropy: Arc::new(SystemEntropy),
+            orchestrators: vec![identity().id(), identity().id()],
+        });
+        Arc::new(relay)
+    }
+
+    fn pending(requests: Vec<Vec<u8>>) -> Vec<u8> {
+        let more = false;
+        encode(&NodeAnswer::Pending { requests, more }).unwrap()
+    }
+
+    /// The question that is being asked.
+    async fn asked(relay: &ApprovalRelay) -> SessionId {
+        loop {
+            if let Some(session) = relay.open.lock().keys().next() {
+                return *session;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers__should_be_taken_once_of_those_that_were_asked_and_merged() {
+        let relay = relay();
+        let told = tokio::spawn({
+            let relay = Arc::clone(&relay);
+            async move { relay.pending(None).await }
+        });
+        let session = asked(&relay).await;
+        let [one, two] =
+            <[NodeId; 2]>::try_from(relay.node().unwrap().orchestrators.clone()).unwrap();
+        assert!(relay.expects(&one, &session) && !relay.expects(&STRANGER, &session));
+        assert!(!relay.expects(&one, &SessionId::from_bytes([9; 16])));
+        relay.heard(STRANGER, &session, &pending(vec![vec![9]]));
+        // Neither can be an answer, and the place is not lost.
+        relay.heard(one, &session, b"x");
+        relay.heard(one, &session, &pending(vec![vec![7]; MAX_PENDING + 1]));
+        relay.heard(one, &session, &pending(vec![vec![1], vec![2]]));
+        relay.heard(one, &session, &pending(vec![vec![3]]));
+        relay.heard(two, &session, &pending(vec![vec![2], vec![4]]));
+        let told = told.await.unwrap().unwrap();
+        let told: Vec<_> = told
+            .requests
+            .into_iter()
+            .map(|it| (it.by, it.request))
+            .collect();
+        let expected = [(one, vec![1]), (one, vec![2]), (two, vec![4])];
+        assert_eq!(told, expected);
+        assert!(relay.open.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions__should_be_few_at_once_and_forgotten_when_nobody_answers() {
+        let relay = relay();
+        let ask = || {
+            let relay = Arc::clone(&relay);
+            tokio::spawn(async move { relay.pending(None).await })
+        };
+        let asking: Vec<_> = (0..MAX_OPEN).map(|_| ask()).collect();
+        while relay.open.lock().len() < MAX_OPEN {
+            tokio::task::yield_now().await;
+        }
+        let fault = relay.pending(None).await.unwrap_err();
+        assert!(
+            fault.message().contains("too much is being asked"),
+            "{fault:?}"
+        );
+        for asking in asking {
+            let fault = asking.await.unwrap().unwrap_err();
+            assert!(fault.message().contains("no orchestrator"), "{fault:?}");
+        }
+        assert!(relay.open.lock().is_empty());
+        let starting = ApprovalRelay::default().pending(None).await.unwrap_err();
+        assert!(starting.message().contains("is starting"), "{starting:?}");
+    }
+}
