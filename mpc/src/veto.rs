@@ -1,15 +1,16 @@
 //! Requests that a node never signs: its operator has vetoed them, or a person has rejected them.
 //!
-//! Files of the node's folder, which only root and the node's user can write to: `vetoed/UUID` and `rejected/UUID`. The
+//! Files of the node's folder, which only root and the node's user can write to: `vetoed/UUID` and `rejected/VAULT.UUID`. The
 //! first are the operator's; nothing that comes over the bus makes or removes one, so an orchestrator that withholds a
 //! person's rejection cannot get the node to sign. The second the node makes itself when an orchestrator passes on what a
-//! person has signed. What cannot be looked at is not signed.
+//! person has signed, and for requests of the vault that was signed with it: a person of one vault stops nothing of another.
+//! What cannot be looked at is not signed.
 
-use std::{io, path::Path};
+use std::{collections::HashMap, io, path::Path};
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::RequestId,
+    ids::{RequestId, VaultId},
 };
 use parking_lot::Mutex;
 
@@ -17,7 +18,8 @@ use crate::marks::MarkFolder;
 
 const VETOED: &str = "vetoed";
 const REJECTED: &str = "rejected";
-/// Most rejections that are kept: who may reject could fill the disk otherwise. The operator's vetoes have no bound.
+/// Most rejections of one vault that are kept: who may reject could fill the disk otherwise. The operator's vetoes have no
+/// bound.
 const MAX_REJECTED: usize = 20_000;
 
 /// Why a request is never signed.
@@ -33,9 +35,13 @@ pub enum Veto {
 pub struct VetoStore {
     vetoed: MarkFolder,
     rejected: MarkFolder,
-    /// How many rejections there are, once they were counted.
-    count: Mutex<Option<usize>>,
+    /// How many rejections of each vault there are, once they were counted.
+    counts: Mutex<Option<HashMap<String, usize>>>,
     most: usize,
+}
+
+fn mark(vault: VaultId, request: RequestId) -> String {
+    format!("{vault}.{request}")
 }
 
 fn failed(cause: io::Error) -> Fault {
@@ -48,7 +54,7 @@ impl VetoStore {
         Self {
             vetoed: MarkFolder::new(node_folder, VETOED),
             rejected: MarkFolder::new(node_folder, REJECTED),
-            count: Mutex::default(),
+            counts: Mutex::default(),
             most: MAX_REJECTED,
         }
     }
@@ -61,27 +67,36 @@ impl VetoStore {
         self.vetoed.put(&request.to_string()).map_err(failed)
     }
 
-    /// A person rejects a request for good; who calls this has verified that. On disk when it returns. False when it was
-    /// there.
+    /// A person rejects a request of a vault for good; who calls this has verified that. On disk when it returns. False when
+    /// it was there.
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the disk fails, [`Class::Limited`] when there are too many.
-    pub(crate) fn reject(&self, request: RequestId) -> Result<bool, Fault> {
-        let mark = request.to_string();
-        let mut count = self.count.lock();
+    pub fn reject(&self, vault: VaultId, request: RequestId) -> Result<bool, Fault> {
+        let mark = mark(vault, request);
+        let mut counts = self.counts.lock();
         if self.rejected.is_there(&mark).map_err(failed)? {
             return Ok(false);
         }
-        let known = match *count {
+        let counts = match &mut *counts {
             Some(known) => known,
-            None => self.rejected.all().map_err(failed)?.len(),
+            unknown => {
+                let mut found = HashMap::new();
+                for mark in self.rejected.all().map_err(failed)? {
+                    if let Some((vault, _)) = mark.split_once('.') {
+                        *found.entry(vault.to_owned()).or_insert(0) += 1;
+                    }
+                }
+                unknown.insert(found)
+            }
         };
-        if known >= self.most {
-            let sentence = "this node keeps no more rejections; its operator can veto the request (covault node veto)";
+        let known = counts.entry(vault.to_string()).or_insert(0);
+        if *known >= self.most {
+            let sentence = "this node keeps no more rejections of the vault; its operator can veto the request (covault node veto)";
             return Err(Fault::new(Class::Limited, sentence));
         }
         self.rejected.put(&mark).map_err(failed)?;
-        *count = Some(known.saturating_add(1));
+        *known = known.saturating_add(1);
         Ok(true)
     }
 
@@ -89,12 +104,12 @@ impl VetoStore {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when that cannot be told: it must not be signed then either.
-    pub fn of_request(&self, request: RequestId) -> Result<Option<Veto>, Fault> {
-        let mark = request.to_string();
-        if self.vetoed.is_there(&mark).map_err(failed)? {
+    pub fn of_request(&self, vault: VaultId, request: RequestId) -> Result<Option<Veto>, Fault> {
+        if self.vetoed.is_there(&request.to_string()).map_err(failed)? {
             return Ok(Some(Veto::Operator));
         }
-        let rejected = self.rejected.is_there(&mark).map_err(failed)?;
+        let rejected = self.rejected.is_there(&mark(vault, request));
+        let rejected = rejected.map_err(failed)?;
         Ok(rejected.then_some(Veto::Person))
     }
 }
@@ -106,6 +121,10 @@ mod tests {
 
     use super::*;
 
+    fn vault() -> VaultId {
+        VaultId::from_bytes([1; 16])
+    }
+
     fn request(last: u8) -> RequestId {
         RequestId::from_bytes([last; 16])
     }
@@ -114,45 +133,58 @@ mod tests {
     fn veto__should_hold_for_its_request_for_good_and_where_nobody_can_look() {
         let folder = tempfile::tempdir().unwrap();
         let store = VetoStore::of(folder.path());
-        assert_eq!(store.of_request(request(1)).unwrap(), None);
+        assert_eq!(store.of_request(vault(), request(1)).unwrap(), None);
         for _ in 0..2 {
             store.veto(request(1)).unwrap();
         }
         let store = VetoStore::of(folder.path());
-        assert_eq!(store.of_request(request(1)).unwrap(), Some(Veto::Operator));
-        assert_eq!(store.of_request(request(2)).unwrap(), None);
+        assert_eq!(
+            store.of_request(vault(), request(1)).unwrap(),
+            Some(Veto::Operator)
+        );
+        assert_eq!(store.of_request(vault(), request(2)).unwrap(), None);
         fs::remove_dir_all(folder.path().join(VETOED)).unwrap();
         // Not a folder.
         fs::write(folder.path().join(VETOED), b"").unwrap();
-        assert!(store.of_request(request(2)).is_err());
+        assert!(store.of_request(vault(), request(2)).is_err());
         assert!(store.veto(request(2)).is_err());
     }
 
     #[test]
-    fn rejections__should_be_kept_for_good_and_be_bounded_apart_from_vetoes() {
+    fn rejections__should_be_kept_for_good_and_be_bounded_by_vault_and_apart_from_vetoes() {
         let folder = tempfile::tempdir().unwrap();
         let store = VetoStore {
             most: 2,
             ..VetoStore::of(folder.path())
         };
-        assert!(store.reject(request(1)).unwrap());
-        assert!(!store.reject(request(1)).unwrap());
+        assert!(store.reject(vault(), request(1)).unwrap());
+        assert!(!store.reject(vault(), request(1)).unwrap());
         // Counted anew by who opens it.
         let store = VetoStore {
             most: 2,
             ..VetoStore::of(folder.path())
         };
-        assert!(store.reject(request(2)).unwrap());
-        let full = store.reject(request(3)).unwrap_err();
+        assert!(store.reject(vault(), request(2)).unwrap());
+        let full = store.reject(vault(), request(3)).unwrap_err();
         assert_eq!(full.class(), &Class::Limited);
-        assert!(!store.reject(request(2)).unwrap());
-        assert_eq!(store.of_request(request(2)).unwrap(), Some(Veto::Person));
-        assert_eq!(store.of_request(request(3)).unwrap(), None);
+        assert!(!store.reject(vault(), request(2)).unwrap());
+        // Another vault has room of its own, and its requests are others.
+        let other = VaultId::from_bytes([2; 16]);
+        assert_eq!(store.of_request(other, request(2)).unwrap(), None);
+        assert!(store.reject(other, request(3)).unwrap());
+        assert_eq!(
+            store.of_request(vault(), request(2)).unwrap(),
+            Some(Veto::Person)
+        );
+        assert_eq!(store.of_request(vault(), request(3)).unwrap(), None);
         store.veto(request(3)).unwrap();
-        assert_eq!(store.of_request(request(3)).unwrap(), Some(Veto::Operator));
+        assert_eq!(
+            store.of_request(vault(), request(3)).unwrap(),
+            Some(Veto::Operator)
+        );
         fs::remove_dir_all(folder.path().join(REJECTED)).unwrap();
         fs::write(folder.path().join(REJECTED), b"").unwrap();
-        assert!(store.of_request(request(4)).is_err());
-        assert!(store.reject(request(4)).is_err());
+        assert!(store.of_request(vault(), request(4)).is_err());
+        assert!(store.reject(vault(), request(4)).is_err());
     }
 }

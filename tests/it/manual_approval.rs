@@ -207,8 +207,8 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
     };
     let (done, out, err) = veto();
     assert!(!done && err.contains("proof: is of nobody"), "{out}{err}");
-    let vetoed = folder.join("dev/vetoed").join(&third);
-    assert!(!vetoed.exists());
+    let rejected = folder.join("dev/rejected");
+    assert!(!rejected.exists());
     let holding = format!(
         "version = 2\n[[approver]]\nname = \"treasurer\"\nkeys = [{:?}]\n[[approval]]\nneeds = 1\n\
          of = [\"treasurer\"]\nhold_hours = 1\n",
@@ -217,10 +217,13 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
     std::fs::write(&policy, holding).unwrap();
     let (done, out, err) = veto();
     assert!(
-        done && out.contains("treasurer has rejected all of them"),
+        done && out.contains("treasurer has rejected the request"),
         "{out}{err}"
     );
-    assert!(vetoed.exists());
+    assert!(
+        rejected.join(format!("{}.{third}", dev.vault)).exists(),
+        "of this vault alone"
+    );
 }
 
 #[tokio::test]

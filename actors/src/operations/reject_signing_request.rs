@@ -5,6 +5,7 @@ use covault_core::{
     approval::{ApprovalProof, Rejection},
     fault::Fault,
     ids::RequestId,
+    request::RequestState,
     schema::wire,
     signature::Curve,
 };
@@ -39,10 +40,11 @@ impl Operation for RejectSigningRequest {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let id = message.uuid.parse()?;
         let rejection = rejection(message.rejection)?;
-        reject(&call, id, rejection.as_ref(), &[id], "").await?;
+        let rejected = reject(&call, id, rejection.as_ref(), &[id], "").await;
         if let Some(proof) = rejection {
-            tell_signers(&call, id, &[id], proof).await;
+            tell_signers(&call, &[id], proof).await;
         }
+        rejected?;
         Ok(wire::RejectSigningRequestResponse { error: None })
     }
 }
@@ -99,24 +101,35 @@ pub(super) async fn reject(
     ))
 }
 
-/// Tells the signers of the vault of `one` what a person has rejected, once that is stored: they verify it themselves, and
-/// do not sign it even for an orchestrator that does not obey any longer. Those that do not hear of it go on as before.
+/// Tells the signers of the vault what a person has rejected, once that is stored: they verify it themselves, and do not sign
+/// it even for an orchestrator that does not obey any longer. Those that do not hear of it go on as before; a repeated
+/// call tells them again.
+///
+/// Nobody is told where one of the requests goes on, or is none that this caller and this person could reject: signers
+/// stop all that is in the list.
 pub(super) async fn tell_signers(
     call: &OperationCall<'_>,
-    one: RequestId,
     requests: &[RequestId],
     proof: ApprovalProof,
 ) {
     let told = async {
         let services = call.services;
-        let found = services.request(one).await?;
-        let (request, _) = found.ok_or_else(Fault::invalid_uuid)?;
+        let mut of_vault = None;
+        for id in requests {
+            let request = request(services, call.caller, *id).await?;
+            request.check_rejection(&proof, requests)?;
+            let goes_on = !matches!(request.state, RequestState::Failed { .. });
+            if goes_on || *of_vault.get_or_insert(request.vault) != request.vault {
+                return Ok(());
+            }
+        }
+        let vault = of_vault.ok_or_else(Fault::invalid_uuid)?;
         let rejection = Rejection {
-            vault: request.vault,
+            vault,
             requests: requests.to_vec(),
             proof,
         };
-        let vault = services.hot_vault(request.vault).await?;
+        let vault = services.hot_vault(vault).await?;
         let (vault, _) = vault.ok_or_else(Fault::invalid_uuid)?;
         let generations = Curve::ALL
             .into_iter()
@@ -127,6 +140,10 @@ pub(super) async fn tell_signers(
         signers.tell_of_rejection(&rejection, &holders).await
     };
     if let Err(fault) = told.await {
-        tracing::warn!(request = %one, ?fault, "not all signers could be told of a rejection");
+        tracing::warn!(
+            ?requests,
+            ?fault,
+            "not all signers could be told of a rejection"
+        );
     }
 }

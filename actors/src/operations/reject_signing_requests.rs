@@ -32,10 +32,8 @@ impl Operation for RejectSigningRequests {
             .iter()
             .map(|id| reject(&call, *id, rejection.as_ref(), &ids, &message.reason));
         let rejected = join_all(each).await;
-        let mut outcomes = ids.iter().zip(&rejected);
-        let one = outcomes.find_map(|(id, outcome)| outcome.is_ok().then_some(*id));
-        if let (Some(one), Some(proof)) = (one, rejection.clone()) {
-            tell_signers(&call, one, &ids, proof).await;
+        if let Some(proof) = rejection.clone() {
+            tell_signers(&call, &ids, proof).await;
         }
         let rejected = rejected.into_iter();
         let rejected = rejected.map(|rejected| rejected.map(|()| 0));

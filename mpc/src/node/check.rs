@@ -60,7 +60,7 @@ impl Node {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
         self.check_thawed(order.vault)?;
-        self.check_not_vetoed(order.request)?;
+        self.check_not_vetoed(order.vault, order.request)?;
         // Before its epoch, which may be an old one: this says what to do.
         if record.restored {
             return Err(refused(

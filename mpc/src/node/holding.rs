@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use covault_core::{approval::Rejection, fault::Fault, ids::RequestId, moment::utc, order::NodeId};
+use covault_core::{
+    approval::Rejection,
+    fault::Fault,
+    ids::{RequestId, VaultId},
+    moment::utc,
+    order::NodeId,
+};
 
 use super::{
     Node,
@@ -20,8 +26,8 @@ use crate::{
 impl Node {
     /// Refuses to sign a request that the operator has vetoed on this node or a person has rejected, or where that cannot
     /// be told.
-    pub(super) fn check_not_vetoed(&self, request: RequestId) -> Result<(), Fault> {
-        match self.vetoes.of_request(request)? {
+    pub(super) fn check_not_vetoed(&self, vault: VaultId, request: RequestId) -> Result<(), Fault> {
+        match self.vetoes.of_request(vault, request)? {
             None => Ok(()),
             Some(Veto::Operator) => Err(refused(
                 "the operator of this node has vetoed the request (covault node veto): it never signs it",
@@ -53,7 +59,7 @@ impl Node {
         let check = current.as_deref().unwrap_or(self.check.as_ref());
         let person = check.rejected_by(rejection)?;
         for request in &rejection.requests {
-            if self.vetoes.reject(*request)? {
+            if self.vetoes.reject(vault, *request)? {
                 tracing::warn!(
                     node = %self.name, %request, %vault, person,
                     "request rejected by a person: this node never signs it"
@@ -99,7 +105,7 @@ impl Node {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
         self.check_thawed(order.vault)?;
-        self.check_not_vetoed(order.request)?;
+        self.check_not_vetoed(order.vault, order.request)?;
         // A time that it does not believe is none that a hold begins at.
         self.check_fit(&key, &[])?;
         order.check_path(&record.key.root)?;

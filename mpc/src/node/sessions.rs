@@ -332,7 +332,8 @@ impl Node {
         let frozen = match running.job {
             SessionJob::Sign { vault, request, .. } => {
                 let thawed = self.check_thawed(vault);
-                thawed.and_then(|()| self.check_not_vetoed(request)).err()
+                let signable = thawed.and_then(|()| self.check_not_vetoed(vault, request));
+                signable.err()
             }
             SessionJob::Keygen(_) | SessionJob::Reshare(_) => None,
         };

@@ -232,7 +232,7 @@ async fn a_rejection__should_stop_its_requests_at_the_nodes_that_were_told_of_it
     tell_of(reject(&order, &[order.request, together.request], 1)).await;
     let stored = |place: usize, request| {
         let store = VetoStore::of(&test.nodes[place].folder);
-        store.of_request(request).unwrap()
+        store.of_request(order.vault, request).unwrap()
     };
     for tries in 0.. {
         let all = (0..3).all(|place| stored(place, together.request) == Some(Veto::Person));

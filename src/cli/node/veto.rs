@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use covault_core::{approval::Rejection, ids::RequestId};
+use covault_core::{
+    approval::Rejection,
+    ids::{RequestId, VaultId},
+};
 use covault_mpc::{policy::Policy, veto::VetoStore};
 
 use super::print_line;
@@ -24,7 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The file of a person's signed rejection (covault reject --out): the requests are vetoed only if it is of all of them,
-    /// by somebody who could reject them by this node's policy. Without it, nothing is checked.
+    /// by somebody who could reject them by this node's policy, and for the vault that was signed with them. Without it, nothing
+    /// is checked.
     #[arg(long, value_name = "FILE")]
     rejection: Option<PathBuf>,
     /// The requests.
@@ -45,12 +49,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "there is no folder {}: name the node's configuration file with --config",
         folder.display()
     );
+    let store = VetoStore::of(folder);
     if let Some(file) = &args.rejection {
         let policy = policy(&config.signer)?;
-        let person = rejected_by(&policy, file, &requests)?;
-        print_line(format_args!("{person} has rejected all of them"));
+        let (person, vault) = rejected_by(&policy, file, &requests)?;
+        for request in requests {
+            store.reject(vault, request).map_err(explain)?;
+            print_line(format_args!(
+                "{person} has rejected the request {request} of the vault {vault}: this node never signs it"
+            ));
+        }
+        return Ok(());
     }
-    let store = VetoStore::of(folder);
     for request in requests {
         store.veto(request).map_err(explain)?;
         print_line(format_args!(
@@ -60,8 +70,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who has signed the rejection in a file, when that is of all these requests, by somebody who can reject them.
-fn rejected_by(policy: &Policy, file: &Path, requests: &[RequestId]) -> anyhow::Result<String> {
+/// Who has signed the rejection in a file and of which vault, when that is of all these requests, by somebody who can reject
+/// them.
+fn rejected_by(
+    policy: &Policy,
+    file: &Path,
+    requests: &[RequestId],
+) -> anyhow::Result<(String, VaultId)> {
     let of = || format!("{} is no person's rejection", file.display());
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -74,18 +89,16 @@ fn rejected_by(policy: &Policy, file: &Path, requests: &[RequestId]) -> anyhow::
         );
     }
     let person = policy.rejected_by(&rejection);
-    person.map_err(explain).with_context(of)
+    let person = person.map_err(explain).with_context(of)?;
+    Ok((person, rejection.vault))
 }
 
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::{
-        approval::{
-            ApprovalProof, rejections_challenge,
-            testing::{TestSshKey, TestSshKind},
-        },
-        ids::VaultId,
+    use covault_core::approval::{
+        ApprovalProof, rejections_challenge,
+        testing::{TestSshKey, TestSshKind},
     };
 
     use super::*;
@@ -120,7 +133,7 @@ mod tests {
         for asked in [&ids[..1], &ids[..2]] {
             assert_eq!(
                 rejected_by(&policy, file.path(), asked).unwrap(),
-                "treasurer"
+                ("treasurer".to_owned(), vault)
             );
         }
         assert!(refused(&ids).contains("does not reject 03030303-"));
