@@ -272,7 +272,8 @@ fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Stri
     for row in rows {
         table.add_row(row);
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    // Each cell begins with a blank, the first as well.
+    let lines = table.lines().map(|line| line.trim().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 

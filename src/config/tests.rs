@@ -441,7 +441,10 @@ fn client_signer__should_say_what_is_wrong_with_its_file_without_showing_it() {
         ("ssh: [hunter2", "config.yml is not YAML that can be read"),
         ("hunter2", "it must be names with values"),
         ("signer:\n  name:\n", "a setting without a value"),
-        ("callback-format: xml\n", "configuration:"),
+        (
+            "callback-format: xml\n",
+            "\"xml\" cannot be used; use \"protobuf\" or \"json\"",
+        ),
     ] {
         let problem = wrong(text);
         assert!(

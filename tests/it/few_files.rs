@@ -66,14 +66,16 @@ async fn one_address__should_not_take_all_connections_of_a_service_with_few_file
     for _ in 0..60 {
         idle.push(TcpStream::connect((address, here.port())).await.unwrap());
     }
-    let open = stream::iter(&mut idle)
-        .map(is_open)
-        .buffer_unordered(60)
-        .filter(|open| std::future::ready(*open))
-        .count()
-        .await;
-    // A quarter of the 36 that there are.
-    assert_eq!(open, 9);
+    let count = async |idle: &mut Vec<TcpStream>| {
+        let open = stream::iter(idle).map(is_open).buffer_unordered(60);
+        open.filter(|open| std::future::ready(*open)).count().await
+    };
+    // A quarter of the 36 that there are. A busy machine needs a while to close the others.
+    let open = eventually("connections of one address are closed", async || {
+        Some(count(&mut idle).await).filter(|open| *open <= 9)
+    });
+    open.await;
+    assert_eq!(count(&mut idle).await, 9);
     let mut operator = TcpStream::connect(here).await.unwrap();
     assert!(is_open(&mut operator).await);
 }

@@ -188,7 +188,14 @@ async fn postgres__should_be_backed_up_while_it_is_used_and_restored_into_an_emp
     write_secret(&path("store-url"), &server.database());
     let (done, err) = restore(&[]);
     assert!(done && err.contains("covault backup resume"), "{err}");
-    cluster.kill_and_restart_serve().await;
+    cluster.serve.kill();
+    cluster.start_serve();
+    eventually(
+        "the restored service answers, and is not ready",
+        async || (cluster.api.get("/livez").await == 200).then_some(()),
+    )
+    .await;
+    assert_eq!(cluster.api.get("/readyz").await, 503);
     let status = |answer: Value| answer["status"].clone();
     assert_eq!(
         status(cluster.api.details(&before).await),

@@ -341,6 +341,7 @@ async fn responses(world: &World) {
         "requiredApprovalCount",
         "remainingApprovalCount",
         "approvals",
+        "batchPaymentUuid",
         "approvalExpiryTimestamp",
         "approvalWanted",
         "approvalSubject",
