@@ -74,7 +74,7 @@ impl MarkFolder {
         self.put(mark)?;
         let owner = fs::metadata(&self.node_folder)?;
         let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let folder = fs::File::from(open(&self.path(), a_folder, Mode::empty())?);
+        let folder = fs::File::from(open(self.path(), a_folder, Mode::empty())?);
         // Only root can give it away; the node's user has made it itself.
         if folder.metadata()?.uid() != owner.uid() {
             fchown(&folder, Some(owner.uid()), Some(owner.gid()))?;

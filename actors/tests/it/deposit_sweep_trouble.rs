@@ -303,7 +303,7 @@ impl StoreDouble for SweepCut {
             true => self.is_off.swap(true, Ordering::SeqCst),
             false => self.is_off.load(Ordering::SeqCst),
         };
-        if !was_off && !(is_step && self.is_before) {
+        if !(was_off || is_step && self.is_before) {
             self.inner.commit(batch).await?;
         }
         match was_off || is_step {

@@ -328,7 +328,7 @@ async fn malformed(world: &World) {
 
 /// Every field is present, whatever it holds.
 async fn responses(world: &World) {
-    const FIELDS: [&str; 25] = [
+    const FIELDS: [&str; 26] = [
         "uuid",
         "status",
         "failedReason",
