@@ -121,7 +121,7 @@ struct Row {
     settings: Vec<(String, String)>,
     variables: Vec<(&'static str, String)>,
     prepare: Vec<Preparation>,
-    as_nobody: bool,
+    run_by_nobody: bool,
     code: i32,
     says: Vec<String>,
 }
@@ -136,7 +136,7 @@ impl Row {
             settings: Vec::new(),
             variables: Vec::new(),
             prepare: Vec::new(),
-            as_nobody: false,
+            run_by_nobody: false,
             code: 1,
             says: Vec::new(),
         }
@@ -196,8 +196,8 @@ impl Row {
     }
 
     /// It runs as a user that is not root.
-    fn as_nobody(mut self) -> Self {
-        self.as_nobody = true;
+    fn run_by_nobody(mut self) -> Self {
+        self.run_by_nobody = true;
         self
     }
 
@@ -281,7 +281,7 @@ impl Row {
         mine: &impl Fn(&str) -> String,
     ) -> (Option<i32>, String, Duration) {
         let program = env!("CARGO_BIN_EXE_covault");
-        let mut command = match self.as_nobody {
+        let mut command = match self.run_by_nobody {
             false => Command::new(program),
             true => {
                 let user = NOBODY.to_string();
@@ -370,7 +370,7 @@ async fn wrong_configuration__should_end_with_a_sentence_and_leave_nothing_behin
     rows.extend(signer::rows(&around));
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     // Who is not root can be nobody else.
-    rows.retain(|row| is_root || !row.as_nobody);
+    rows.retain(|row| is_root || !row.run_by_nobody);
     let free_ports = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     if free_ports.is_ok_and(|first| first.trim().parse::<u16>().unwrap() <= 443) {
         rows.retain(|row| row.name != serve::PORT_OF_ROOT);

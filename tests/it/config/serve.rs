@@ -186,7 +186,7 @@ fn addresses(around: &Surroundings) -> Vec<Row> {
         serve(PORT_OF_ROOT)
             .text("serve.listen", "127.0.0.1:443")
             .folder("data", 0o700, Some(NOBODY))
-            .as_nobody()
+            .run_by_nobody()
             .says(&[
                 "serve.listen: cannot listen on 127.0.0.1:443; choose",
                 "Permission denied",
@@ -210,7 +210,7 @@ fn folders() -> Vec<Row> {
             .says(&["serve.data_dir: cannot make the folder DIR/file"]),
         serve("a folder that cannot be written")
             .folder("data", 0o500, Some(NOBODY))
-            .as_nobody()
+            .run_by_nobody()
             .says(&[
                 "serve.data_dir: cannot write DIR/data/lock",
                 "user 65532",
@@ -218,12 +218,14 @@ fn folders() -> Vec<Row> {
             ]),
         serve("a folder of another user")
             .folder("data", 0o700, Some(STRANGER))
-            .as_nobody()
+            .run_by_nobody()
             .says(&["serve.data_dir: DIR/data belongs to user 65533", "(chown)"]),
-        serve("a folder that cannot be made").as_nobody().says(&[
-            "serve.data_dir: cannot make the folder DIR/data",
-            "Permission denied",
-        ]),
+        serve("a folder that cannot be made")
+            .run_by_nobody()
+            .says(&[
+                "serve.data_dir: cannot make the folder DIR/data",
+                "Permission denied",
+            ]),
         serve("a folder that all can write")
             .folder("data", 0o777, None)
             .says(&[
