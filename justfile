@@ -93,7 +93,7 @@ bench-waiting:
 
 # How soon 5,000 listeners hear of an event: takes `ulimit -n 30000`
 bench-events:
-    LISTENERS=5000 cargo nextest run --workspace --locked --features cggmp24 --test it --no-capture -E 'test(many_listeners__should)'
+    LISTENERS="${LISTENERS:-5000}" cargo nextest run --workspace --locked --features cggmp24 --test it --no-capture -E 'test(many_listeners__should)'
 
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
