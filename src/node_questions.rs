@@ -232,6 +232,11 @@ impl NodeAnswers<'_> {
         else {
             return Err(Fault::field("proof", "is not a passkey's"));
         };
+        // Of the vaults of others it learns nothing here either.
+        let waits = self.one(request).await?;
+        if !matches!(&waits, NodeAnswer::Pending { requests, .. } if !requests.is_empty()) {
+            return Err(Fault::invalid_uuid());
+        }
         let WebAuthnAssertion {
             authenticator_data,
             client_data_json,

@@ -44,12 +44,14 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
     let identity = identities::identity_if_made(&serve.identity_file());
     let identity = identity.context("serve.identity_file")?;
     tokens(serve)?;
+    let identity_file = serve.identity_file();
+    let made = [serve.data_dir.as_path(), &identity_file];
     for (setting, path) in [
         (PLATFORM_TOKEN, serve.platform_token_file()),
         (ADMIN_TOKEN, serve.admin_token_file()),
         (KEY_FILE, config.webhooks.key_file(&serve.data_dir)),
     ] {
-        has_folder(setting, &path, &serve.data_dir)?;
+        has_folder(setting, &path, &made)?;
     }
     let folder = serve.data_dir.display();
     ensure!(
@@ -124,11 +126,14 @@ fn tokens(serve: &ServeSettings) -> anyhow::Result<()> {
 }
 
 /// A file that is to be made needs its folder.
-fn has_folder(setting: &str, path: &Path, data_dir: &Path) -> anyhow::Result<()> {
+/// The start makes the folders on the way to those that are `made`.
+fn has_folder(setting: &str, path: &Path, made: &[&Path]) -> anyhow::Result<()> {
     let Some(folder) = path.parent() else {
         return Ok(());
     };
-    let is_made = folder == data_dir || folder.as_os_str().is_empty();
+    let here = |path: &Path| path.strip_prefix(".").unwrap_or(path).to_owned();
+    let made = made.iter().any(|path| here(path).starts_with(here(folder)));
+    let is_made = folder.as_os_str().is_empty() || made;
     ensure!(
         is_made || path.exists() || folder.is_dir(),
         "{setting}: the folder {} is missing; make it, or name a file elsewhere",

@@ -8,7 +8,9 @@ use axum::http::StatusCode;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
     amount::{U256, parse_u128},
-    approval::{Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, ProofFacts},
+    approval::{
+        Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, MAX_LIST, ProofFacts,
+    },
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     order::NodeId,
@@ -161,9 +163,14 @@ async fn waiting(
     let (policy, now_ms) = (page.people.policy(), call.now_ms());
     let mut found = Vec::new();
     for told in told.requests {
-        let Ok(told_request) = wire::SigningRequest::decode(told.request.as_slice()) else {
+        let Ok(mut told_request) = wire::SigningRequest::decode(told.request.as_slice()) else {
             continue;
         };
+        // No honest orchestrator tells these, and a page would have many times their bytes.
+        told_request.approvals.truncate(MAX_LIST);
+        told_request.simulation = Default::default();
+        told_request.evm_input_data_decode = None;
+        told_request.replaced_by_uuids.clear();
         let id: Result<RequestId, _> = told_request.uuid.parse();
         if id.is_err() || request.is_some_and(|request| id != Ok(request)) {
             continue;

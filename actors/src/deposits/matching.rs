@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
     deposit::{
-        sweep::SweepJob,
+        sweep::{SweepJob, SweepState},
         transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, Transfer, TransferIndex},
     },
     fault::Fault,
@@ -116,14 +116,17 @@ impl Follow<'_> {
         }
         let sweep = sweep_rows::sweep(self.chain, transfer.to);
         let sweep = self.services.load::<SweepJob>(&sweep).await?;
-        if sweep.is_some_and(|(job, _)| job.top_up.is_some() && !job.is_over()) {
+        // Also where somebody has emptied the wallet: its top-up is not made again.
+        let is_swept = |job: &SweepJob| matches!(job.state, SweepState::Swept { .. });
+        if sweep.is_some_and(|(job, _)| job.top_up.is_some() && !is_swept(&job)) {
             return Ok(true);
         }
         // What was asked for after a backup is not known where that was restored.
         let unknown = restore::unknown_time(self.services).await?;
         Ok(unknown.is_some_and(|time| {
+            let begin_ms = time.start().saturating_sub(CLOCKS_APART_MS);
             let end_ms = time.end().saturating_add(LATE_MS);
-            (*time.start()..=end_ms).contains(&at_ms)
+            (begin_ms..=end_ms).contains(&at_ms)
         }))
     }
 }

@@ -30,7 +30,7 @@ use crate::{
 const MAX_OPEN: usize = 16;
 /// How long the first answer may take, and how long the others after it.
 const PATIENCE: Duration = Duration::from_secs(5);
-const PATIENCE_FOR_OTHERS: Duration = Duration::from_millis(300);
+const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(1);
 
 /// What connects the page of a node with its orchestrators.
 #[derive(Default)]
@@ -116,6 +116,7 @@ impl ApprovalRelay {
     pub async fn pending(&self, request: Option<RequestId>) -> Result<ToldRequests, Fault> {
         let to = self.node()?.orchestrators.clone();
         let mut asking = self.ask(&to, NodeQuestion::Pending { request })?;
+        let mut silent: BTreeSet<NodeId> = to.iter().copied().collect();
         let (mut told, mut any) = (ToldRequests::default(), false);
         let mut problem = "no orchestrator of this node answers, or their clocks and this node's are more than a minute apart; try again"
             .to_owned();
@@ -123,6 +124,7 @@ impl ApprovalRelay {
             match answer {
                 NodeAnswer::Pending { requests, more } => {
                     any = true;
+                    silent.remove(&by);
                     told.more |= more;
                     for request in requests {
                         if !told.requests.iter().any(|known| known.request == request) {
@@ -136,6 +138,8 @@ impl ApprovalRelay {
                 NodeAnswer::Approved { .. } => {}
             }
         }
+        // Whoever is quick with nothing must not hide what the others would tell.
+        told.more |= !silent.is_empty();
         match any {
             true => Ok(told),
             false => Err(Fault::unavailable(problem)),

@@ -114,7 +114,8 @@ pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
         .iter()
         .map(|line| {
             Recipient::from_str(line.trim())
-                .map_err(|_| invalid(format!("{line} is not an age recipient (age1...)")))
+                // It is not repeated: it may be an identity by mistake.
+                .map_err(|_| invalid("a line is not an age recipient (age1...)".to_owned()))
         })
         .collect()
 }
