@@ -114,8 +114,11 @@ pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
         .iter()
         .map(|line| {
             Recipient::from_str(line.trim())
-                // It is not repeated: it may be an identity by mistake.
-                .map_err(|_| invalid("a line is not an age recipient (age1...)".to_owned()))
+                // Anything else is not repeated: it may be an identity by mistake.
+                .map_err(|_| match line.starts_with("age1") {
+                    true => invalid(format!("{line} is not an age recipient (age1...)")),
+                    false => invalid("a line is not an age recipient (age1...)".to_owned()),
+                })
         })
         .collect()
 }
