@@ -26,7 +26,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderValue, Method, Response, StatusCode, request::Parts},
+    http::{HeaderValue, Method, Response, request::Parts},
 };
 use covault_actors::gateway::Shares;
 use covault_core::{
@@ -53,7 +53,7 @@ use crate::{
     console::{
         self,
         lockout::LockOut,
-        response::{self, Answer, Refused},
+        response::{Answer, Refused},
         text::Text,
         views::{PersonView, Shell},
     },
@@ -265,24 +265,10 @@ async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer,
     let address = peer.map(|Peer(peer)| address::of(peer.ip(), &head.headers, proxies));
     let setting = "signer.approve_trusted_proxies";
     console::note_proxy(&page.proxy_was_named, setting, proxies, head);
-    if !headers::are_within_limits(&head.headers) {
-        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-        return Err(Refused::new(status, headers::TOO_LARGE));
-    }
     let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
     let is_read = matches!(head.method, Method::GET | Method::HEAD);
-    if is_read && let Some(answer) = response::fixed(&path, head.uri.query()) {
+    if let Some(answer) = console::of_anybody(head, &path, is_read, &page.place.origin)? {
         return Ok(answer);
-    }
-    match head.method {
-        Method::GET | Method::HEAD => {}
-        Method::POST => console::check_origin(&head.headers, &page.place.origin)?,
-        _ => {
-            return Err(Refused::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "use GET or POST",
-            ));
-        }
     }
     let mut call = Call {
         page,

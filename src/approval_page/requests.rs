@@ -29,7 +29,7 @@ use crate::{
     approving::{self, gesture},
     console::{
         forbidden,
-        gestures::asked_with,
+        gestures::{Item, Wanted, asked_with},
         requests::{shown_hash, view},
         response::{self, Answer, Refused},
         sessions::{Credential, PATIENCE_MS},
@@ -235,30 +235,10 @@ pub async fn page(call: &Call<'_>, session: &Session, uuid: &str) -> Result<Answ
     })
 }
 
-/// The highest fee that the person names for a request.
-#[derive(Deserialize)]
-struct Wanted {
-    uuid: String,
-    /// What the page has shown of it ([`shown_hash`]).
-    shown: String,
-    /// In coins, with a point.
-    #[serde(default)]
-    fee: String,
-}
-
 #[derive(Deserialize)]
 struct BeginForm {
     form_token: String,
     items: [Wanted; 1],
-}
-
-/// What is signed of the request.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Item {
-    uuid: String,
-    most_fee: String,
-    valid_until_ms: u64,
 }
 
 #[derive(Deserialize)]

@@ -35,13 +35,13 @@ use crate::{
 
 /// The highest fee that a person names for a request.
 #[derive(Deserialize)]
-struct Wanted {
-    uuid: String,
+pub struct Wanted {
+    pub uuid: String,
     /// What the page has shown of it ([`shown_hash`]).
-    shown: String,
+    pub shown: String,
     /// In coins, with a point.
     #[serde(default)]
-    fee: String,
+    pub fee: String,
 }
 
 #[derive(Deserialize)]
@@ -53,10 +53,10 @@ struct BeginForm {
 /// What is signed of one request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Item {
-    uuid: String,
-    most_fee: String,
-    valid_until_ms: u64,
+pub struct Item {
+    pub uuid: String,
+    pub most_fee: String,
+    pub valid_until_ms: u64,
 }
 
 #[derive(Deserialize)]

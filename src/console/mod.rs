@@ -288,6 +288,34 @@ fn name_of(head: &Parts) -> &'static str {
     known.unwrap_or("pages")
 }
 
+/// What is said before anybody is known: that the headers are too large, a file that never changes, or that a request
+/// is neither a reading one nor sent by a page of this origin. `None`: it goes on.
+pub fn of_anybody(
+    head: &Parts,
+    path: &[&str],
+    is_read: bool,
+    origin: &str,
+) -> Result<Option<Answer>, Refused> {
+    if !headers::are_within_limits(&head.headers) {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Refused::new(status, headers::TOO_LARGE));
+    }
+    if is_read && let Some(answer) = response::fixed(path, head.uri.query()) {
+        return Ok(Some(answer));
+    }
+    match head.method {
+        Method::GET | Method::HEAD => {}
+        Method::POST => check_origin(&head.headers, origin)?,
+        _ => {
+            return Err(Refused::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "use GET or POST",
+            ));
+        }
+    }
+    Ok(None)
+}
+
 async fn answer(
     console: &Arc<Console>,
     head: &Parts,
@@ -307,24 +335,10 @@ async fn answer(
     if let Some(address) = address {
         api.admission.address(address)?;
     }
-    if !headers::are_within_limits(&head.headers) {
-        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-        return Err(Refused::new(status, headers::TOO_LARGE));
-    }
     let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
     let is_read = matches!(head.method, Method::GET | Method::HEAD);
-    if is_read && let Some(answer) = response::fixed(&path, head.uri.query()) {
+    if let Some(answer) = of_anybody(head, &path, is_read, &console.place.origin)? {
         return Ok(answer);
-    }
-    match head.method {
-        Method::GET | Method::HEAD => {}
-        Method::POST => check_origin(&head.headers, &console.place.origin)?,
-        _ => {
-            return Err(Refused::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "use GET or POST",
-            ));
-        }
     }
     let mut call = Call {
         console,

@@ -29,6 +29,19 @@ use crate::{
     world::{CHAIN, admin, call},
 };
 
+/// Sweeps the token no longer.
+async fn remove_token(shop: &Shop) {
+    let remove = RemoveSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: USDT.into(),
+    };
+    call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn sweep__should_let_others_go_first_when_a_topped_up_token_cannot_move() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
@@ -100,15 +113,7 @@ async fn sweep__should_end_although_its_token_was_removed_meanwhile() {
         false
     })
     .await;
-    let remove = RemoveSweepAssetRequest {
-        token: shop.token.clone(),
-        network: "EVM".into(),
-        chain_id: CHAIN.to_string(),
-        contract: USDT.into(),
-    };
-    call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
-        .await
-        .unwrap();
+    remove_token(&shop).await;
     pay(&anvil, &address, COIN).await;
     until(&shop, &anvil, "the coin is swept", async |shop| {
         shop.world.pass(PAUSE_MS);
@@ -240,15 +245,7 @@ async fn token__should_not_be_swept_without_max_gas_price_though_it_was_added_la
     let (anvil, receiver) = (node().await, Receiver::start().await);
     let (shop, gas_wallet) = open_in(world(), &anvil, &receiver).await;
     fund(&anvil, &gas_wallet).await;
-    let remove = RemoveSweepAssetRequest {
-        token: shop.token.clone(),
-        network: "EVM".into(),
-        chain_id: CHAIN.to_string(),
-        contract: USDT.into(),
-    };
-    call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
-        .await
-        .unwrap();
+    remove_token(&shop).await;
     let change = SetSweepRulesRequest {
         enabled: Some(true),
         max_gas_price: Some(String::new()),

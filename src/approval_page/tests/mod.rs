@@ -4,10 +4,6 @@
 
 mod strangers;
 
-use axum::{
-    body::Body,
-    http::{HeaderMap, Request},
-};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
     approval::{Approval, ApproverLine, PasskeyPublicKey, testing::TestPasskey},
@@ -20,9 +16,9 @@ use covault_mpc::{node::ToldRequest, policy::Policy};
 use parking_lot::Mutex;
 use prost::Message as _;
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 
 use super::*;
+use crate::console::tests::{Said, send};
 
 const ORIGIN: &str = "https://approve.signer-1.example.com";
 const RP_ID: &str = "approve.signer-1.example.com";
@@ -89,18 +85,6 @@ fn payment(uuid: &str, vault: &str, wei: &str) -> wire::SigningRequest {
             payload: Payload::parse(&kind).unwrap().encode(),
         }),
         ..Default::default()
-    }
-}
-
-struct Said {
-    status: u16,
-    headers: HeaderMap,
-    text: String,
-}
-
-impl Said {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("{}", self.text))
     }
 }
 
@@ -176,21 +160,7 @@ impl World {
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: String) -> Said {
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Body::from(body)).unwrap();
-        let response = self.app.clone().oneshot(request).await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = axum::body::to_bytes(response.into_body(), 1 << 22)
-            .await
-            .unwrap();
-        Said {
-            status,
-            headers,
-            text: String::from_utf8(body.to_vec()).unwrap(),
-        }
+        send(&self.app, method, path, headers, body).await
     }
 
     async fn get(&self, path: &str, cookie: &str) -> Said {

@@ -46,6 +46,31 @@ impl Said {
     }
 }
 
+/// Sends a request with these headers.
+pub async fn send(
+    app: &Router,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Said {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body)).unwrap();
+    let response = app.clone().oneshot(request).await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let body = axum::body::to_bytes(response.into_body(), 1 << 22)
+        .await
+        .unwrap();
+    Said {
+        status,
+        headers,
+        text: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
 /// A console, and the service behind it.
 pub struct World {
     pub api: Arc<Api>,
@@ -139,21 +164,7 @@ impl World {
         headers: &[(&str, &str)],
         body: String,
     ) -> Said {
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Body::from(body)).unwrap();
-        let response = self.app.clone().oneshot(request).await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = axum::body::to_bytes(response.into_body(), 1 << 22)
-            .await
-            .unwrap();
-        Said {
-            status,
-            headers,
-            text: String::from_utf8(body.to_vec()).unwrap(),
-        }
+        send(&self.app, method, path, headers, body).await
     }
 
     pub async fn get(&self, path: &str, cookie: &str) -> Said {
