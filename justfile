@@ -30,6 +30,7 @@ test *arguments:
 deploy:
     tests/deploy files
     tests/deploy processes
+    tests/docs
 
 # Every test there is, also those that the suite leaves out because others do nearly the same
 test-long *arguments:
