@@ -260,8 +260,7 @@ pub fn check(sheet: &mut Sheet, kind: &WireKind) -> Result<(), Fault> {
             _ => "notes",
         };
         let row = sheet.rows.get(index.parse::<usize>().ok()?)?;
-        let (_, what) = fault.message().split_once(": ")?;
-        Some((row.number, column, what.to_owned()))
+        Some((row.number, column, fault.problem().to_owned()))
     });
     match of_row {
         Some((row, column, what)) => {

@@ -277,6 +277,14 @@ impl Fault {
         &self.message
     }
 
+    /// The message without the path.
+    pub fn problem(&self) -> &str {
+        let path = self.path.as_deref().unwrap_or_default();
+        let rest = self.message.strip_prefix(path);
+        let rest = rest.and_then(|rest| rest.strip_prefix(": "));
+        rest.unwrap_or(&self.message)
+    }
+
     /// The JSON path of the field that is wrong.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
@@ -390,5 +398,19 @@ mod tests {
             format!("{:?}", Fault::invalid_uuid()),
             "Invalid [invalid_uuid]: Invalid uuid"
         );
+    }
+
+    #[test]
+    fn problem__should_be_the_message_without_its_path() {
+        let fault = Fault::field("to", "is empty");
+        assert_eq!(
+            (fault.message(), fault.problem()),
+            ("to: is empty", "is empty")
+        );
+        let fault = fault.with_prefix("evmSendNative");
+        assert_eq!(fault.problem(), "is empty");
+        assert_eq!(Fault::invalid_uuid().problem(), "Invalid uuid");
+        let plain = Fault::new(Class::Invalid, "amount: or nothing");
+        assert_eq!(plain.problem(), "amount: or nothing");
     }
 }

@@ -50,6 +50,7 @@ mod primes;
 mod protect;
 mod restore;
 mod secrets;
+mod sentences;
 mod service_manager;
 mod simulation;
 mod support;

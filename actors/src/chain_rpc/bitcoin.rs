@@ -42,10 +42,9 @@ use self::{
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, NodePool, Objection, Standing, TrackedTransaction, TransactionSighting,
-    client::{Call as _, Client},
+    client::{Call as _, CallError, Client},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
-    pool::TOO_LONG,
     resolve_refusal,
     witnessed::witnessed,
 };
@@ -115,17 +114,24 @@ impl BitcoinNode {
     }
 
     /// What an address can spend: its outputs that are in blocks and not spent in the mempool, and
-    /// those of its own transactions that are in the mempool, unless only what is in blocks is wanted. With
-    /// `least`, in coins, only those that are worth as much.
+    /// those of its own transactions that are in the mempool, unless only what is in blocks is wanted. Only those
+    /// that are worth the first of `leasts`, in coins, with which the list is not too long to be read.
     async fn spendable(
         &self,
         place: &WatchedAddress,
-        least: &str,
+        leasts: &[&str],
         in_blocks: bool,
         patience: Duration,
     ) -> Result<Vec<UnspentOutput>, ChainError> {
         for _ in 0..ROUNDS {
-            if let Some(mut listed) = self.listed(place, least).await? {
+            let mut found = Ok(None);
+            for least in leasts {
+                found = self.listed(place, least).await;
+                if !matches!(found, Err(CallError::TooLong(_))) {
+                    break;
+                }
+            }
+            if let Some(mut listed) = found? {
                 listed.retain(|listed| listed.confirmed || !in_blocks);
                 return self.trusted(&place.address, listed).await;
             }
@@ -172,7 +178,7 @@ impl BitcoinNode {
         &self,
         place: &WatchedAddress,
         least: &str,
-    ) -> Result<Option<Vec<ListedOutput>>, ChainError> {
+    ) -> Result<Option<Vec<ListedOutput>>, CallError<Infallible>> {
         let ask = RpcBatch::wallet().and("getblockchaininfo", json!([]));
         let ask = place.ask(ask).and(
             "listunspent",
@@ -352,18 +358,10 @@ impl ChainClient for BitcoinNode {
         // A replacement may spend nothing else that is in no block (BIP-125, rule 2), and what brings others
         // along would have to pay for those too.
         let named = &queries.inputs;
-        let ask = |least| self.spendable(&place, least, !named.is_empty(), REQUEST_PATIENCE);
-        let mut outputs = ask("0").await;
         // A flood of small outputs sent to an address must not keep it from paying.
-        for least in ["0.0001", "0.01"] {
-            match &outputs {
-                Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
-                    outputs = ask(least).await;
-                }
-                _ => break,
-            }
-        }
-        let mut outputs = self.proven(&place, outputs?).await?;
+        let leasts = ["0", "0.0001", "0.01"];
+        let outputs = self.spendable(&place, &leasts, !named.is_empty(), REQUEST_PATIENCE);
+        let mut outputs = self.proven(&place, outputs.await?).await?;
         let mut chain_data = BitcoinChainData::default();
         if let Some(level) = queries.fee_level {
             chain_data.fee_rate = Some(level.of(self.fee_rates().await?));
@@ -458,7 +456,9 @@ impl ChainClient for BitcoinNode {
             return Err(refused("Bitcoin has no tokens".into()));
         }
         let place = self.watched_address(address).await?;
-        let outputs = self.spendable(&place, "0", false, BALANCE_PATIENCE).await?;
+        let outputs = self
+            .spendable(&place, &["0"], false, BALANCE_PATIENCE)
+            .await?;
         let sum = outputs
             .iter()
             .try_fold(0u64, |sum, output| sum.checked_add(output.value));

@@ -152,6 +152,8 @@ impl Refusal for Infallible {
 pub enum CallError<R> {
     /// No node answered, or they do not agree; ask again.
     Unreachable(String),
+    /// The answer is longer than any that is read.
+    TooLong(String),
     /// A node refused.
     Node(R),
     /// Every node that answered is on another chain.
@@ -162,7 +164,7 @@ impl<R: Refusal> CallError<R> {
     /// Why there was none, in words.
     pub fn into_reason(self) -> String {
         match self {
-            Self::Unreachable(reason) | Self::WrongChain(reason) => reason,
+            Self::Unreachable(reason) | Self::TooLong(reason) | Self::WrongChain(reason) => reason,
             Self::Node(refusal) => refusal.words(),
         }
     }
@@ -172,6 +174,7 @@ impl<R> From<PoolError> for CallError<R> {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Unknown(reason) => Self::Unreachable(reason),
+            PoolError::TooLong(reason) => Self::TooLong(reason),
             PoolError::WrongChain(reason) => Self::WrongChain(reason),
         }
     }
@@ -181,7 +184,7 @@ impl<R> From<PoolError> for CallError<R> {
 impl<R: Refusal> From<CallError<R>> for ChainError {
     fn from(error: CallError<R>) -> Self {
         match error {
-            CallError::Unreachable(reason) => Self::Unknown(reason),
+            CallError::Unreachable(reason) | CallError::TooLong(reason) => Self::Unknown(reason),
             CallError::Node(refusal) => Self::Unknown(refusal.words()),
             CallError::WrongChain(reason) => Self::Refused(ChainRefusal {
                 reason,
@@ -338,13 +341,9 @@ impl<P: Protocol> Client<P> {
         call: C,
     ) -> Result<C::Answer, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
-        let answer = self
-            .pool
-            .at(node, &call.request(&self.protocol), read)
-            .await;
-        answer
-            .map_err(CallError::Unreachable)?
-            .map_err(CallError::Node)
+        let request = call.request(&self.protocol);
+        let answer = self.pool.at(node, &request, read).await?;
+        answer.map_err(CallError::Node)
     }
 
     /// What `ask` gives of each node, by their numbers from 0.

@@ -327,9 +327,11 @@ impl ChainClient for EvmNode {
         let (answer, doubt) = self.rpc.submit(call, objection).await;
         match answer {
             Ok(_) => BroadcastOutcome::Accepted,
-            Err(RpcCallError::Unreachable(reason) | RpcCallError::WrongChain(reason)) => {
-                BroadcastOutcome::Unknown(reason)
-            }
+            Err(
+                error @ (RpcCallError::Unreachable(_)
+                | RpcCallError::TooLong(_)
+                | RpcCallError::WrongChain(_)),
+            ) => BroadcastOutcome::Unknown(error.into_reason()),
             Err(RpcCallError::Node(error)) => match judge(&error) {
                 BroadcastOutcome::Refused(refusal) => {
                     let known = self.known(&broadcast_request.signed.tx_hash).await;

@@ -44,7 +44,7 @@ const MOST_PASSED_ON: usize = 256;
 /// Cannot happen: what says something was kept.
 const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
-pub(super) const TOO_LONG: &str = "the node's answer is too long";
+const TOO_LONG: &str = "the node's answer is too long";
 /// What is said of one that would fill the memory.
 const STUFFED: &str = "the node's answer is of too many values";
 /// What is said of one that was not read in time because of others.
@@ -78,6 +78,8 @@ pub struct PoolPorts {
 pub enum PoolError {
     /// No node answered, or they do not agree; ask again.
     Unknown(String),
+    /// The answer is longer than any that is read, by the last node that failed.
+    TooLong(String),
     /// Every node that answered is on another chain.
     WrongChain(String),
 }
@@ -269,7 +271,7 @@ impl NodePool {
             // The caller waits no longer than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {
-                Err(PoolError::Unknown(_)) if again => {
+                Err(PoolError::Unknown(_) | PoolError::TooLong(_)) if again => {
                     let pause = PAUSE_MS - PAUSE_MS * u64::from(self.dice()) / 1024;
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                     round += 1;
@@ -321,15 +323,18 @@ impl NodePool {
     /// The answer of one node, counted from 0: for what each of them has to do.
     ///
     /// # Errors
-    /// Why it gave none.
+    /// Why it gave none; never [`PoolError::WrongChain`].
     pub async fn at<T: Send>(
         &self,
         index: usize,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-    ) -> Result<T, String> {
+    ) -> Result<T, PoolError> {
         let answer = self.ask(index, call, read).await;
-        answer.map_err(|failure| failure.reason().to_owned())
+        answer.map_err(|failure| match failure {
+            NodeFailure::TooLong => PoolError::TooLong(failure.reason().to_owned()),
+            failure => PoolError::Unknown(failure.reason().to_owned()),
+        })
     }
 
     /// The answer that as many nodes give as configuration wants to agree. Those that are asked
@@ -405,7 +410,7 @@ impl NodePool {
                 match answer {
                     Ok(said) => answers.push((index, said)),
                     Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
-                    Err(failure) => trouble = Some(failure.reason().to_owned()),
+                    Err(failure) => trouble = Some(failure),
                 }
             }
             let unanimous = answers
@@ -419,12 +424,15 @@ impl NodePool {
             return Err(PoolError::WrongChain(reason));
         }
         if answers.len() < self.agree() {
-            let reason = trouble.unwrap_or_else(|| "the others are on another chain".into());
-            return Err(self.unknown(&format!(
+            let reason = trouble
+                .as_ref()
+                .map_or("the others are on another chain", NodeFailure::reason);
+            let reason = format!(
                 "{} of the {} nodes that have to agree answered; {reason}",
                 answers.len(),
                 self.agree()
-            )));
+            );
+            return Err(self.failed(trouble.as_ref(), &reason));
         }
         Ok(answers)
     }
@@ -467,6 +475,14 @@ impl NodePool {
 
     fn unknown(&self, reason: &str) -> PoolError {
         PoolError::Unknown(format!("{}: {reason}", self.chain))
+    }
+
+    /// As [`NodePool::unknown`], where the last node that failed says why.
+    fn failed(&self, last: Option<&NodeFailure>, reason: &str) -> PoolError {
+        match last {
+            Some(NodeFailure::TooLong) => PoolError::TooLong(format!("{}: {reason}", self.chain)),
+            _ => self.unknown(reason),
+        }
     }
 
     /// Random bytes, for what is to be different each time.
@@ -544,6 +560,7 @@ impl NodePool {
                 NodeFailure::Lost(reason) | NodeFailure::Silent(reason) => {
                     NodeFailure::Idle(reason)
                 }
+                NodeFailure::TooLong => NodeFailure::Idle(TOO_LONG.into()),
                 failure => failure,
             });
         }

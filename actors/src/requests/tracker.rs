@@ -200,6 +200,7 @@ impl Pump {
                 resent_ms: 0,
                 gap_sought_ms: 0,
                 in_the_way: None,
+                is_not_taken: false,
                 told_not_taken: false,
                 told: Instant::now(),
                 unanswered: false,

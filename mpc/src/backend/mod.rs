@@ -86,6 +86,8 @@ pub struct Abort {
     /// With whom no session on this key may ever be run again: they cheated in a way that
     /// leaks key material when repeated.
     pub ban: Vec<SignerIndex>,
+    /// The protocol panicked: a defect of its code, whatever the peers sent.
+    pub panicked: bool,
 }
 
 impl Abort {
@@ -94,6 +96,7 @@ impl Abort {
             reason: reason.into(),
             culprits: Vec::new(),
             ban: Vec::new(),
+            panicked: false,
         }
     }
 
@@ -102,6 +105,16 @@ impl Abort {
             reason: reason.into(),
             culprits: vec![culprit],
             ban: Vec::new(),
+            panicked: false,
+        }
+    }
+
+    /// Of a protocol that panicked.
+    #[cfg(feature = "cggmp24")]
+    fn panicked() -> Self {
+        Self {
+            panicked: true,
+            ..Self::new("the protocol panicked")
         }
     }
 }

@@ -91,7 +91,7 @@ fn judge(abort: &Abort) -> Result<(), Finding> {
     if named.any(|index| *index != PEER) {
         return finding(format_args!("an honest party is blamed: {abort:?}"));
     }
-    if abort.reason.contains("panicked") {
+    if abort.panicked {
         return finding(format_args!("a protocol panicked: {abort:?}"));
     }
     Ok(())

@@ -1,6 +1,9 @@
 //! What a node's wallet lists, checked against the transactions that made it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+};
 
 use bitcoin::{Transaction, consensus::encode::deserialize_hex};
 use covault_core::networks::{
@@ -10,7 +13,7 @@ use covault_core::networks::{
 use serde_json::{Value, json};
 
 use super::{BitcoinNode, ListedOutput, batch::RpcBatch, found_in, locked, watch::WatchedAddress};
-use crate::chain_rpc::{Call as _, ChainError, pool::TOO_LONG};
+use crate::chain_rpc::{CallError, ChainError, client::Call as _};
 
 /// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
 /// that the answer is short enough; blocks may have longer ones.
@@ -131,7 +134,7 @@ impl BitcoinNode {
         while let Some(some) = todo.pop() {
             match self.inspect_some(some, look).await {
                 Ok(found) => seen.extend(some.iter().map(ToString::to_string).zip(found)),
-                Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
+                Err(CallError::TooLong(_)) => {
                     if let [txid] = some {
                         tracing::warn!(
                             chain = self.rpc.chain(),
@@ -142,7 +145,7 @@ impl BitcoinNode {
                         todo.extend(some.chunks(1));
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(seen)
@@ -152,7 +155,7 @@ impl BitcoinNode {
         &self,
         txids: &[&str],
         look: impl Fn(&str, &Transaction) -> T + Send + Sync,
-    ) -> Result<Vec<T>, ChainError> {
+    ) -> Result<Vec<T>, CallError<Infallible>> {
         let ask = RpcBatch::wallet().each(txids, "gettransaction", |txid| json!([txid]));
         let seen = ask.about("transactions of an address").reading(|said| {
             let seen = said.iter().zip(txids).map(|(said, txid)| {
@@ -161,7 +164,7 @@ impl BitcoinNode {
             });
             found_in(said, seen.collect())
         });
-        Ok(self.rpc.agreed(seen, Vec::<T>::eq).await?)
+        self.rpc.agreed(seen, Vec::<T>::eq).await
     }
 }
 

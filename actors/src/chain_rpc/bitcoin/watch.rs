@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     sync::Arc,
     time::Duration,
 };
@@ -21,9 +22,7 @@ use super::{
     batch::{BitcoinRpcResult, CoreRpc, RpcBatch, WALLET_NAME},
     behind, outpoint,
 };
-use crate::chain_rpc::{
-    CallError, ChainError, Client, exchange::short, jsonrpc::RpcError, pool::TOO_LONG,
-};
+use crate::chain_rpc::{CallError, ChainError, Client, exchange::short, jsonrpc::RpcError};
 
 /// How long a node may go through all unspent outputs, or read blocks. When it takes longer, it
 /// goes on by itself, and the next try finds what it has done.
@@ -90,8 +89,17 @@ struct WatchFailure {
 impl From<String> for WatchFailure {
     fn from(reason: String) -> Self {
         Self {
-            too_many: reason.contains(TOO_LONG),
             reason,
+            too_many: false,
+        }
+    }
+}
+
+impl From<CallError<Infallible>> for WatchFailure {
+    fn from(error: CallError<Infallible>) -> Self {
+        Self {
+            too_many: matches!(error, CallError::TooLong(_)),
+            reason: error.into_reason(),
         }
     }
 }
@@ -467,18 +475,25 @@ impl AddressWatcher {
         Ok(())
     }
 
-    async fn ask(&self, node: usize, batch: &RpcBatch) -> Result<Vec<BitcoinRpcResult>, String> {
-        let said = self.rpc.at(node, batch).await;
-        said.map_err(CallError::into_reason)
+    async fn ask(
+        &self,
+        node: usize,
+        batch: &RpcBatch,
+    ) -> Result<Vec<BitcoinRpcResult>, WatchFailure> {
+        Ok(self.rpc.at(node, batch).await?)
     }
 
-    async fn one(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, String> {
+    async fn one(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, WatchFailure> {
         let mut said = self.ask(node, batch).await?;
-        said.pop().ok_or_else(nonsense)
+        Ok(said.pop().ok_or_else(nonsense)?)
     }
 
     /// Asks for what a node does for one at a time.
-    async fn when_free(&self, node: usize, batch: &RpcBatch) -> Result<BitcoinRpcResult, String> {
+    async fn when_free(
+        &self,
+        node: usize,
+        batch: &RpcBatch,
+    ) -> Result<BitcoinRpcResult, WatchFailure> {
         let begun = Instant::now();
         loop {
             let said = self.one(node, batch).await?;

@@ -31,7 +31,7 @@ impl EvmNode {
                 )));
             }
             Err(RpcCallError::Node(error)) => error,
-            Err(RpcCallError::Unreachable(_) | RpcCallError::WrongChain(_)) => return None,
+            Err(_) => return None,
         };
         if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
             return None;

@@ -72,6 +72,8 @@ pub(super) enum NodeFailure {
     Idle(String),
     /// It may have.
     Lost(String),
+    /// It may have, and its answer is longer than any that is read.
+    TooLong,
     /// It may have, and said nothing at all.
     Silent(String),
     /// It did not: no connection to it came about.
@@ -93,11 +95,15 @@ impl NodeFailure {
             | Self::Unreached(reason)
             | Self::Slow(reason)
             | Self::WrongChain(reason) => reason,
+            Self::TooLong => TOO_LONG,
         }
     }
 
     pub(super) fn may_have_taken_it(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Silent(_) | Self::Slow(_))
+        matches!(
+            self,
+            Self::Lost(_) | Self::TooLong | Self::Silent(_) | Self::Slow(_)
+        )
     }
 }
 
@@ -280,7 +286,7 @@ impl PoolNode {
                 Err(error) => return Err(silent(error)),
             };
             if body.len() + chunk.len() > call.max_answer {
-                return Err(NodeFailure::Lost(TOO_LONG.into()));
+                return Err(NodeFailure::TooLong);
             }
             // What requests wait for does not wait for blocks.
             if call.is_of_blocks() && !body.has_room(chunk.len()) {

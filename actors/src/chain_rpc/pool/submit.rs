@@ -147,15 +147,19 @@ impl NodePool {
                 Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
                 Err(failure) => {
                     doubt |= failure.may_have_taken_it();
-                    trouble = Some(failure.reason().to_owned());
+                    trouble = Some(failure);
                 }
             }
         }
-        let why_not = trouble.clone().or_else(|| wrong_chain.clone());
+        let why_not = trouble.as_ref().map(|failure| failure.reason().to_owned());
+        let why_not = why_not.or_else(|| wrong_chain.clone());
         let error = match (objections.reason(needed, why_not), trouble, wrong_chain) {
             (Some(reason), _, _) => self.unknown(&reason),
             (None, None, Some(reason)) => PoolError::WrongChain(reason),
-            (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
+            (None, trouble, _) => {
+                let reason = trouble.as_ref().map_or("", NodeFailure::reason);
+                self.failed(trouble.as_ref(), reason)
+            }
         };
         (VecDeque::new(), Err(error), doubt)
     }

@@ -35,7 +35,6 @@ use crate::{
 /// After so many tries in vain to send it, what is before it is looked after.
 const TRIES_BEFORE_REBROADCAST: u32 = 3;
 /// Why there is nothing to build on where the nodes have said all.
-pub(super) const OTHERS: &str = "timed out waiting for other requests of the same wallet";
 /// Why nothing is begun outside while another orchestrator may have the vault.
 const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
@@ -587,7 +586,7 @@ async fn allocate(
     let ask = |reply| vault::Msg::RequestSlot(request, Box::new(wanted(reply)));
     match vault.call(ask, services.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,
-        _ => Err(BuildBlocker::Taken(OTHERS.into())),
+        _ => Err(BuildBlocker::NoTurn),
     }
 }
 

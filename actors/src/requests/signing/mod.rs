@@ -97,6 +97,8 @@ pub enum BuildBlocker {
     Chain(ChainError),
     /// Other requests hold what there is; in words for people.
     Taken(String),
+    /// Its turn in the queue of its account did not come in time.
+    NoTurn,
     /// The same payment was refused, and can still come; in words for people.
     Repeated(String),
     /// Earlier ones of its account were not taken up again yet: until then its time does not run.
@@ -356,6 +358,7 @@ impl Actor for SigningActor {
                 let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
+            Msg::ChainDataArrived(Err(BuildBlocker::NoTurn)) => live.retry_turn(&myself).await?,
             Msg::ChainDataArrived(Err(BuildBlocker::OthersLate)) => {
                 live.wait_on_behind_others(&myself).await?;
             }

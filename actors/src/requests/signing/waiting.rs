@@ -10,7 +10,7 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Msg, SigningState, effects::OTHERS};
+use super::{Msg, SigningState};
 use crate::{
     chain_rpc::{ChainRefusal, SendTry, Standing},
     requests::{
@@ -33,6 +33,8 @@ pub(super) const OVERLOADED_SIGNERS: &str =
 pub(super) const OVERLOADED_NODES: &str = "the nodes of its chain are overloaded; it waits on, and what was accepted first is asked first";
 const OVERLOADED_ACCOUNT: &str =
     "earlier requests of the same wallet are not built yet; it waits on, and comes after them";
+/// Why a request waits, or failed, whose turn in the queue of its account did not come.
+const NO_TURN: &str = "timed out waiting for other requests of the same wallet";
 /// How long a Solana transaction can be mined after it was built on the newest blockhash: 150 slots of 0.4 s, and half
 /// as much again where these take longer. In milliseconds.
 const SOLANA_LIFETIME_MS: u64 = 90_000;
@@ -63,14 +65,24 @@ impl SigningState {
     ) -> Result<(), Fault> {
         self.tries = self.tries.min(most_tries);
         if !self.retry_before_deadline(myself)? {
-            if reason == OTHERS {
-                // They have new time as well.
-                return self.wait_on_behind_others(myself).await;
-            }
             return self.give_up(reason, ExecuteCode::Unspecified).await;
         }
+        self.let_others_pass(reason).await
+    }
+
+    /// As [`Self::retry_build`], where its turn did not come: when its time is over, it gets new time, as those before
+    /// it do.
+    pub(super) async fn retry_turn(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
+        self.tries = self.tries.min(MAX_CONTENDED_TRIES);
+        if !self.retry_before_deadline(myself)? {
+            return self.wait_on_behind_others(myself).await;
+        }
+        self.let_others_pass(NO_TURN.to_owned()).await
+    }
+
+    /// Others need not wait for it while it waits for its next try.
+    async fn let_others_pass(&mut self, reason: String) -> Result<(), Fault> {
         let request = self.stored()?.request.id;
-        // Others need not wait for it.
         let _ = self.vault.cast(vault::Msg::MoveToBack(request));
         self.note_delay(reason).await
     }
@@ -266,7 +278,7 @@ impl SigningState {
     ) -> Result<(), Fault> {
         if !self.may_wait_on() {
             return self
-                .give_up(OTHERS.to_owned(), ExecuteCode::Unspecified)
+                .give_up(NO_TURN.to_owned(), ExecuteCode::Unspecified)
                 .await;
         }
         self.extended_deadline_ms = self.fresh_deadline_ms();

@@ -23,8 +23,6 @@ const NOT_FINAL: &str = "a node says that a block has it, and it does not become
                          chain is slow; compare them";
 /// What is said of one that nodes do not say anything about.
 const NOT_SAID: &str = "the nodes do not say where it is, or do not agree; compare them";
-/// What is said of one that no node has and none takes, before the reason.
-const NOT_TAKEN: &str = "no node takes it again";
 /// So many blocks may the nodes of a chain be apart.
 const MAX_NODES_APART: u64 = 64;
 
@@ -93,6 +91,8 @@ pub struct Entry {
     pub gap_sought_ms: u64,
     /// Why it cannot be sent again.
     pub in_the_way: Option<String>,
+    /// Its problem, as it was last found, is that no node takes it again.
+    pub is_not_taken: bool,
     /// The log has been told that no node takes it again.
     pub told_not_taken: bool,
     /// When who waits for the verdict last heard that it is missing, or has sent it itself.
@@ -220,6 +220,9 @@ impl Entry {
             }
             _ => None,
         };
+        self.is_not_taken = problem.is_some()
+            && state == TransactionState::Pending
+            && self.in_the_way.is_some();
         let row = TransactionRow {
             at_ms: if is_same_kind(&state, &self.known.state) {
                 self.known.at_ms
@@ -278,7 +281,7 @@ impl Entry {
             return None;
         }
         Some(match (&self.in_the_way, self.missing_since_ms) {
-            (Some(reason), _) => format!("{NOT_TAKEN}: {reason}"),
+            (Some(reason), _) => format!("no node takes it again: {reason}"),
             (None, Some(_)) => "no node has it; it is sent again".into(),
             (None, None) => "nodes have it, and no block takes it: its fee may be too low, or an \
                              earlier number of the wallet is missing"
@@ -336,10 +339,8 @@ impl Entry {
         // Nodes that lose it and have it again change the reason each time.
         let is_new = self.known.problem.is_none() || !is_same_kind(&self.known.state, &row.state);
         // Why none takes it is news, once.
-        let not_taken = row.problem.as_ref();
-        let not_taken = not_taken.is_some_and(|problem| problem.starts_with(NOT_TAKEN));
-        let is_new = is_new || not_taken && !self.told_not_taken;
-        self.told_not_taken |= not_taken;
+        let is_new = is_new || self.is_not_taken && !self.told_not_taken;
+        self.told_not_taken |= self.is_not_taken;
         if let Some(problem) = row.problem.as_ref().filter(|_| is_new) {
             if let TransactionState::Mined(_) = row.state {
                 tracing::warn!(%request, hash, problem, "a transaction is not final");

@@ -265,6 +265,7 @@ fn failed(error: &dyn std::error::Error, order: &[SignerIndex], peers: &[SignerI
         reason,
         culprits,
         ban: Vec::new(),
+        panicked: false,
     }
 }
 
@@ -339,7 +340,7 @@ impl<T: Send + 'static> ThreadedSession<T> {
                 }
                 Err(_) => {
                     self.state = State::Finished;
-                    return Err(Abort::new("the protocol panicked"));
+                    return Err(Abort::panicked());
                 }
             }
         }

@@ -159,5 +159,6 @@ fn abort(abort: &DklsAbort) -> Abort {
         reason: abort.description(),
         culprits: culprit.into_iter().collect(),
         ban,
+        panicked: false,
     }
 }

@@ -142,5 +142,6 @@ fn abort(error: &Error) -> Abort {
         reason: error.to_string(),
         culprits,
         ban: Vec::new(),
+        panicked: false,
     }
 }
