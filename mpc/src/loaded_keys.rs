@@ -38,6 +38,8 @@ pub(crate) struct LoadedKey {
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
+crate::secrets::secret!(LoadedKey);
+
 impl LoadedKey {
     pub(crate) fn record(&self) -> &ShareRecord {
         &self.record

@@ -81,6 +81,8 @@ pub(super) struct ReshareSession<C: CurveCiphersuite> {
     outcome: [u8; 32],
 }
 
+crate::secrets::secret!(ReshareSession<frost_secp256k1::Secp256K1Sha256>);
+
 fn identifier<C: Ciphersuite>(index: SignerIndex) -> Result<Identifier<C>, Abort> {
     Identifier::try_from(u16::from(index)).map_err(|_| Abort::new("no such index"))
 }

@@ -74,6 +74,8 @@ pub struct RetiredShare {
     pub was_in_use: bool,
 }
 
+crate::secrets::secret!(RetiredShare);
+
 impl ShareRecord {
     /// The generation that it is of.
     pub fn generation(&self) -> Generation {

@@ -32,6 +32,8 @@ pub(super) struct InboundMessage {
     pub body: Zeroizing<Vec<u8>>,
 }
 
+crate::secrets::secret!(InboundMessage { body });
+
 /// What the thread says.
 enum Event<T> {
     Send(Vec<OutgoingMessage>),
@@ -305,6 +307,8 @@ pub(super) struct ThreadedSession<T> {
     seen: BTreeSet<(u16, SignerIndex)>,
     state: State<T>,
 }
+
+crate::secrets::secret!(ThreadedSession<crate::backend::KeyShare>);
 
 impl<T: Send + 'static> ThreadedSession<T> {
     /// `peers` ascending; `rounds` are those in which every peer sends us a message.

@@ -75,6 +75,8 @@ pub struct DecryptedBackup {
     share: PlainShare,
 }
 
+crate::secrets::secret!(DecryptedBackup);
+
 #[derive(Serialize, Deserialize)]
 struct StoredBackup {
     vault: VaultId,
