@@ -329,11 +329,10 @@ impl Pump {
                 Some(row) => {
                     let of_vault = changes.entry(entry.tracked.vault).or_default();
                     of_vault.push((request, row));
-                    entry.pause = first;
+                    entry.wait_for(first);
                 }
-                None => entry.pause = entry.pause.saturating_mul(2).min(longest),
+                None => entry.wait(longest),
             }
-            entry.due = Instant::now() + entry.pause;
         }
         for (vault, changed) in changes {
             self.store(vault, changed).await;

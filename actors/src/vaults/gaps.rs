@@ -6,9 +6,10 @@
 //! still to get its number none is made: that one gets the lowest, and it may be an earlier filler, of this process
 //! or of one before it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
+    backoff::Backoff,
     fault::Fault,
     ids::RequestId,
     networks::{Payload, Resource},
@@ -32,16 +33,17 @@ use crate::{
 
 /// Requests that wait for people which are looked at.
 const PAGE: usize = 512;
-/// How long after the first one that failed the next one comes, in milliseconds; twice as long after each other one.
-const PAUSE_MS: u64 = 600_000;
-/// It is not longer than this, in milliseconds; what is older is forgotten.
-const MAX_PAUSE_MS: u64 = 86_400_000;
+/// How long after the first one that failed the next one comes.
+const FIRST_PAUSE: Duration = Duration::from_secs(600);
+/// The longest pause; what is older is forgotten.
+const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
 /// The newest request that was to fill a gap of an account.
 struct LastFiller {
     request: RequestId,
     made_at_ms: u64,
-    pause_ms: u64,
+    pause: Duration,
 }
 
 type LastFillers = Mutex<HashMap<ChainAccount, LastFiller>>;
@@ -97,7 +99,7 @@ async fn fill(
         return Ok(None);
     }
     let now_ms = services.now_ms();
-    let Some(pause_ms) = pause(services, &account, last_fillers, now_ms).await? else {
+    let Some(pause) = next_pause(services, &account, last_fillers, now_ms).await? else {
         return Ok(None);
     };
     if waits_for_people(services, &request, &filler).await? {
@@ -117,10 +119,10 @@ async fn fill(
     let last = LastFiller {
         request: uuid.parse().map_err(Fault::bug)?,
         made_at_ms: now_ms,
-        pause_ms,
+        pause,
     };
     let mut last_fillers = last_fillers.lock();
-    last_fillers.retain(|_, last| now_ms.saturating_sub(last.made_at_ms) <= MAX_PAUSE_MS);
+    last_fillers.retain(|_, last| !has_passed(LONGEST_PAUSE, last.made_at_ms, now_ms));
     last_fillers.insert(account, last);
     Ok(Some(uuid))
 }
@@ -164,28 +166,33 @@ async fn waits_for_people(
     Ok(false)
 }
 
-/// How long the next one would have to wait if this one fails, in milliseconds; `None` while it is too early for one.
-async fn pause(
+/// How long the next one would have to wait if this one fails; `None` while it is too early for one.
+async fn next_pause(
     services: &Services,
     account: &ChainAccount,
     last_fillers: &LastFillers,
     now_ms: u64,
-) -> Result<Option<u64>, Fault> {
+) -> Result<Option<Duration>, Fault> {
     let last = last_fillers
         .lock()
         .get(account)
-        .map(|last| (last.request, last.made_at_ms, last.pause_ms));
-    let Some((request, made_at_ms, pause_ms)) = last else {
-        return Ok(Some(PAUSE_MS));
+        .map(|last| (last.request, last.made_at_ms, last.pause));
+    let Some((request, made_at_ms, pause)) = last else {
+        return Ok(Some(FIRST_PAUSE));
     };
     let Some((request, _)) = services.request(request).await? else {
-        return Ok(Some(PAUSE_MS));
+        return Ok(Some(FIRST_PAUSE));
     };
     Ok(match request.state {
-        RequestState::Succeeded { .. } => Some(PAUSE_MS),
-        RequestState::Failed { .. } if now_ms.saturating_sub(made_at_ms) >= pause_ms => {
-            Some(pause_ms.saturating_mul(2).min(MAX_PAUSE_MS))
+        RequestState::Succeeded { .. } => Some(FIRST_PAUSE),
+        RequestState::Failed { .. } if has_passed(pause, made_at_ms, now_ms) => {
+            Some(PAUSES.after(pause))
         }
         _ => None,
     })
+}
+
+/// Whether a pause that began at a time is over, both in milliseconds since the Unix epoch.
+fn has_passed(pause: Duration, since_ms: u64, now_ms: u64) -> bool {
+    Duration::from_millis(now_ms.saturating_sub(since_ms)) >= pause
 }

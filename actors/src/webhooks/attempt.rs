@@ -1,8 +1,9 @@
 //! One try to send an event, and what comes of it: one commit, with what is sent after it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use covault_core::{
+    backoff::Backoff,
     deposit::{DepositNetwork, event::EventId, lifecycle::Stage},
     fault::Fault,
     ids::TokenId,
@@ -205,10 +206,13 @@ impl Attempt {
 /// does not come back together.
 pub(super) fn pause_ms(services: &Services, tries: u32) -> u64 {
     let settings = &services.settings;
-    let longest = settings
-        .webhook_retry_first_ms
-        .saturating_mul(1 << tries.min(20))
-        .min(settings.webhook_retry_most_ms);
+    let [first, most] = [
+        settings.webhook_retry_first_ms,
+        settings.webhook_retry_most_ms,
+    ];
+    let [first, most] = [first, most].map(Duration::from_millis);
+    let longest = Backoff::new(first, most).pause(tries).as_millis();
+    let longest = u64::try_from(longest).unwrap_or(u64::MAX);
     let mut random = [0; 8];
     services.entropy.fill(&mut random);
     // At least a twentieth: nothing is sent without a pause.

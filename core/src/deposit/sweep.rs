@@ -12,21 +12,19 @@
 //! cannot move leaves its place, and the coin that was sent for its fee, to the next. `Swept` and `Gone` are the end; what
 //! comes later is another sweep.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use alloy_primitives::{U256, U512};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::transfer::{Account, FollowedChain};
-use crate::{fault::Fault, ids::RequestId};
+use crate::{backoff::Backoff, fault::Fault, ids::RequestId};
 
 /// Separates these hashes from all others.
 const DOMAIN: &[u8] = b"covault sweep request 1\0";
-/// The shortest pause before something is tried again, in milliseconds.
-const FIRST_PAUSE_MS: u64 = 60_000;
-/// The longest one.
-const LONGEST_PAUSE_MS: u64 = 3_600_000;
+/// The pauses before something is tried again.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3_600));
 
 /// One sweep of a deposit wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,8 +318,8 @@ impl SweepJob {
     }
 
     fn pause(&mut self, reason: PauseReason, now_ms: u64) {
-        let factor = 1_u64.checked_shl(self.pauses.min(16)).unwrap_or(1);
-        let pause_ms = FIRST_PAUSE_MS.saturating_mul(factor).min(LONGEST_PAUSE_MS);
+        let pause = PAUSES.pause(self.pauses);
+        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         self.pauses = self.pauses.saturating_add(1);
         self.blocked_since_ms = self.blocked_since_ms.or(Some(now_ms));
         self.state = SweepState::Paused {

@@ -100,7 +100,7 @@ fn pause__should_end_where_the_sweep_was_and_get_longer() {
         assert_eq!(job.state, SweepState::Due);
     }
     assert_eq!(pauses[..3], [60_000, 120_000, 240_000]);
-    assert_eq!(pauses[8], LONGEST_PAUSE_MS);
+    assert_eq!(pauses[8], 3_600_000);
     job = after(job, &[TOP_UP, ARRIVED, BLOCKED, RETRY], 6_000);
     assert_eq!(job.state, SweepState::Funded);
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
+use covault_core::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::{pace::CLASSES, window::Window};
@@ -10,6 +11,7 @@ use super::{pace::CLASSES, window::Window};
 /// Reporting busy costs it work and nothing else.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, MOST_PAUSE);
 /// A signer that says so many times that it is busy, with less than so many attempts that went well for each of
 /// them, is avoided for a while where others suffice: it might say so to stop them all.
 const TOO_BUSY: u32 = 3;
@@ -207,7 +209,7 @@ impl SignerLoad {
         if self.busy_until.is_none_or(|until| now >= until) {
             self.window.busy();
             self.busy_until = Some(now + self.pause);
-            self.pause = (self.pause * 2).min(MOST_PAUSE);
+            self.pause = PAUSES.after(self.pause);
             self.strain = self.strain.saturating_add(MAKES_UP);
             if self.strain >= TOO_BUSY * MAKES_UP {
                 (self.strain, self.avoided_until) = (0, Some(now + AVOIDED));

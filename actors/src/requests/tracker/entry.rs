@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use covault_core::request::{TransactionPart, TransactionState};
+use covault_core::{
+    backoff::Backoff,
+    request::{TransactionPart, TransactionState},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -44,8 +47,8 @@ impl Look {
         if self.due.is_some_and(|due| now < due) {
             return false;
         }
-        let pause = self.pause.saturating_mul(2);
-        self.pause = pause.clamp(longest, longest.saturating_mul(LOOK_PAUSES));
+        let pauses = Backoff::new(longest, longest.saturating_mul(LOOK_PAUSES));
+        self.pause = pauses.after(self.pause);
         self.due = Some(now + self.pause);
         true
     }
@@ -104,8 +107,12 @@ pub struct Entry {
 impl Entry {
     /// Asks again later.
     pub fn wait(&mut self, longest: Duration) {
-        self.pause = self.pause.saturating_mul(2).min(longest);
-        self.due = Instant::now() + self.pause;
+        self.wait_for(Backoff::new(Duration::ZERO, longest).after(self.pause));
+    }
+
+    /// Asks again after a pause.
+    pub fn wait_for(&mut self, pause: Duration) {
+        (self.pause, self.due) = (pause, Instant::now() + pause);
     }
 
     /// Whether what the nodes say counts. That it never comes counts when they have said so for `settling_ms`,
