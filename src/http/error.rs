@@ -77,8 +77,7 @@ impl HttpError {
         if audience == Some(Audience::Sweep) {
             return self.into_sweep_response(request_id);
         }
-        let execute =
-            operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
+        let execute = operation.is_some_and(OperationDescriptor::fails_with_execute_code);
         let error = wire::Error {
             message: api::sentence(&self.fault, request_id),
             code: Some(code(self.fault.execute_code(), execute)),

@@ -19,9 +19,6 @@ use super::{
 /// Where events are.
 const EVENTS: &str = "/v1/events";
 
-/// Its failures carry the reason why a signing request failed.
-const EXECUTE: &str = "executeSigningRequests";
-
 const SIGNING: &str = "Signing requests";
 const HEALTH: &str = "Health";
 
@@ -176,7 +173,7 @@ fn done(operation: &OperationDescriptor, schema: Value, takes_key: bool) -> Valu
         }
     }
     let mut response = json!({
-        "description": if operation.name() == EXECUTE {
+        "description": if operation.fails_with_execute_code() {
             "The outcome. `error` is set if the request failed."
         } else {
             "Done."
@@ -184,7 +181,7 @@ fn done(operation: &OperationDescriptor, schema: Value, takes_key: bool) -> Valu
         "headers": headers,
         "content": {"application/json": {"schema": schema}},
     });
-    let links = links(operation.name());
+    let links = links(operation);
     if let (Some(response), false) = (response.as_object_mut(), links.is_empty()) {
         response.insert("links".to_owned(), Value::Object(links));
     }
@@ -213,26 +210,13 @@ fn header(name: &str) -> Value {
 }
 
 /// What can be asked next of what an operation made.
-fn links(operation: &str) -> Map<String, Value> {
-    let next: &[(&str, &str, &str)] = match operation {
-        "createSigningRequest" | "replaceTransaction" => &[
-            ("getSigningRequestDetails", "uuid", "/signingRequest/uuid"),
-            ("executeSigningRequests", "uuid", "/signingRequest/uuid"),
-            ("rejectSigningRequest", "uuid", "/signingRequest/uuid"),
-        ],
-        "createBatchPayment" => &[("getBatchPaymentDetails", "uuid", "/batchPayment/uuid")],
-        "createWallet" => &[("getWalletInfo", "address", "/details/address")],
-        _ => &[],
-    };
-    next.iter()
-        .map(|(to, field, pointer)| {
-            let body = json!({*field: format!("$response.body#{pointer}")});
-            (
-                (*to).to_owned(),
-                json!({"operationId": to, "requestBody": body}),
-            )
-        })
-        .collect()
+fn links(operation: &OperationDescriptor) -> Map<String, Value> {
+    let links = operation.leads_to().iter().map(|link| {
+        let body = json!({link.field.as_str(): format!("$response.body#{}", link.from)});
+        let link_object = json!({"operationId": link.operation, "requestBody": body});
+        (link.operation.clone(), link_object)
+    });
+    links.collect()
 }
 
 /// The schema of the answer with status 200.
@@ -241,7 +225,7 @@ fn success(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Val
     if operation.audience() != Audience::Platform {
         return Ok(schemas.message(&response, Side::Response));
     }
-    let execute = operation.name() == EXECUTE;
+    let execute = operation.fails_with_execute_code();
     let error = error(operation, schemas)?;
     let fields = response.fields().map(|field| {
         let schema = match (field.name(), field.kind()) {
@@ -304,7 +288,7 @@ fn all_of_them(fields: impl Iterator<Item = (FieldDescriptor, Value)>) -> Value 
 /// `error` of an operation: exactly one of the two codes, which the operation decides.
 fn error(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     let message = describe::message("Error")?;
-    let (name, code) = if operation.name() == EXECUTE {
+    let (name, code) = if operation.fails_with_execute_code() {
         (
             "ExecuteSigningRequestsError",
             "execute_signing_requests_error_code",

@@ -7,10 +7,10 @@ use std::{
 
 use prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, MessageDescriptor,
-    MethodDescriptor, ServiceDescriptor,
+    MethodDescriptor, ServiceDescriptor, Value,
 };
 
-use super::DESCRIPTOR_SET;
+use super::{DESCRIPTOR_SET, wire};
 use crate::fault::Fault;
 
 /// The package of the platform API, which also has the options.
@@ -35,6 +35,8 @@ struct SchemaIndex {
     people_may_call: ExtensionDescriptor,
     default_group: ExtensionDescriptor,
     operation_group: ExtensionDescriptor,
+    fails_with_execute_code: ExtensionDescriptor,
+    leads_to: ExtensionDescriptor,
 }
 
 static REFLECTION: LazyLock<Result<SchemaIndex, String>> = LazyLock::new(read);
@@ -77,6 +79,8 @@ fn read() -> Result<SchemaIndex, String> {
         people_may_call: option("people_may_call")?,
         default_group: option("default_group")?,
         operation_group: option("operation_group")?,
+        fails_with_execute_code: option("fails_with_execute_code")?,
+        leads_to: option("leads_to")?,
         pool,
     })
 }
@@ -106,6 +110,8 @@ pub(super) struct MethodOptions {
     pub takes_idempotency_key: bool,
     pub needs_full_access: bool,
     pub people_may_call: bool,
+    pub fails_with_execute_code: bool,
+    pub leads_to: Vec<wire::OperationLink>,
     /// The group, of its own or that of its service.
     pub group: Option<String>,
 }
@@ -120,7 +126,13 @@ pub(super) fn method_options(method: &MethodDescriptor) -> Result<MethodOptions,
         let value = given.then(|| options.get_extension(extension))?;
         value.as_str().map(ToOwned::to_owned)
     };
+    let leads_to = options.get_extension(&reflection.leads_to);
+    let leads_to = leads_to.as_list().unwrap_or_default().iter();
+    let leads_to = leads_to.filter_map(Value::as_message);
+    let leads_to = leads_to.map(DynamicMessage::transcode_to);
     Ok(MethodOptions {
+        leads_to: leads_to.collect::<Result<_, _>>().map_err(Fault::bug)?,
+        fails_with_execute_code: is(&reflection.fails_with_execute_code),
         http_path: text(&options, &reflection.http_path),
         group: text(&options, &reflection.operation_group).or_else(|| {
             let service = method.parent_service().options();

@@ -40,6 +40,8 @@ pub struct OperationDescriptor {
     takes_idempotency_key: bool,
     needs_full_access: bool,
     people_may_call: bool,
+    fails_with_execute_code: bool,
+    leads_to: Vec<wire::OperationLink>,
 }
 
 /// Every operation, in the order of the schema.
@@ -65,6 +67,8 @@ pub fn operations() -> Result<Vec<OperationDescriptor>, Fault> {
                 group,
                 takes_idempotency_key: options.takes_idempotency_key,
                 people_may_call: options.people_may_call,
+                fails_with_execute_code: options.fails_with_execute_code,
+                leads_to: options.leads_to,
                 needs_full_access: options.needs_full_access || !has_no_effect(&method),
                 method,
                 audience,
@@ -110,6 +114,16 @@ impl OperationDescriptor {
     /// Whether people of the console may call it, although it is for operators.
     pub fn people_may_call(&self) -> bool {
         self.people_may_call
+    }
+
+    /// Whether its error says why a signing request failed, and has the code for that.
+    pub fn fails_with_execute_code(&self) -> bool {
+        self.fails_with_execute_code
+    }
+
+    /// What can be called next, with what it answered.
+    pub fn leads_to(&self) -> &[wire::OperationLink] {
+        &self.leads_to
     }
 
     /// The group of operations in which the OpenAPI document lists it.
