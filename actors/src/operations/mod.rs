@@ -1,76 +1,8 @@
-//! The operations of the platform, sweep and admin APIs: one file each, and the registry that finds
+//! The operations of the platform, sweep and admin APIs: one file of this folder each, and the registry that finds
 //! them by the name of their method in the schema. Transports, forwarding and idempotency go by the
 //! registry: nothing else knows an operation.
 
-mod add_sweep_asset;
-mod add_watch_address;
-mod admin;
-mod admit_node;
-mod approve_batch_payment;
-mod approve_signing_request;
-mod approve_signing_requests;
-mod backup_vault;
-mod batch;
-mod begin_backup;
-mod cancel_reshare;
-mod change_approvals;
-mod configure_sweep;
-mod create_batch_payment;
-mod create_deposit_wallet;
-mod create_signing_request;
-mod create_token;
-mod create_user;
-mod create_vault;
-mod create_wallet;
-mod estimate_fee;
-mod execute_signing_requests;
-mod forget_refused_transaction;
-mod get_backup_part;
-mod get_balance;
-mod get_batch_payment;
-mod get_batch_payment_details;
-mod get_pending_signing_requests;
-mod get_signing_request_details;
-mod get_signing_request_list;
-mod get_sweep_status;
-mod get_wallet_info;
-mod get_wallet_list;
-mod get_webhook_event;
-mod let_clients_in;
-mod link_user;
-mod list_audit_chains;
-mod list_audit_entries;
-mod list_batch_payments;
-mod list_nodes;
-mod list_stuck_requests;
-mod list_tokens;
-mod list_users;
-mod list_vaults;
-mod list_webhook_events;
-mod lookup;
-mod person;
-mod reconcile_deposits;
-mod reject_batch_payment;
-mod reject_signing_request;
-mod reject_signing_requests;
-mod remove_node;
-mod remove_sweep_asset;
-mod replace_transaction;
-mod replay_webhook_event;
-mod rescan_deposits;
-mod reshare_vault;
-mod resimulation;
-mod restart_deposits;
-mod resume_batch_payment;
-mod revoke_token;
-mod revoke_user;
-mod set_sweep_rules;
-mod several;
-mod show_sweep;
-mod sign_out_user;
-mod stop_rescan;
-mod test_webhook;
-mod update_wallet;
+mod common;
 
 use std::{collections::BTreeMap, marker::PhantomData, sync::LazyLock};
 
@@ -83,6 +15,7 @@ use covault_core::{
 use prost::Message;
 use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
 
+use self::common::{admin, batch, lookup, person, several};
 use crate::{
     backup::live::BackupSlot,
     commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
@@ -100,73 +33,9 @@ macro_rules! operations {
     };
 }
 
-// Every operation. A test finds a method of the schema that is missing here.
-operations! {
-    add_sweep_asset::AddSweepAsset,
-    add_watch_address::AddWatchAddress,
-    admit_node::AdmitNode,
-    approve_batch_payment::ApproveBatchPayment,
-    approve_signing_request::ApproveSigningRequest,
-    approve_signing_requests::ApproveSigningRequests,
-    backup_vault::BackupVault,
-    begin_backup::BeginBackup,
-    cancel_reshare::CancelReshare,
-    change_approvals::ChangeApprovals,
-    configure_sweep::ConfigureSweep,
-    create_batch_payment::CreateBatchPayment,
-    create_deposit_wallet::CreateDepositWallet,
-    create_signing_request::CreateSigningRequest,
-    create_token::CreateToken,
-    create_user::CreateUser,
-    create_vault::CreateVault,
-    create_wallet::CreateWallet,
-    estimate_fee::EstimateFee,
-    execute_signing_requests::ExecuteSigningRequests,
-    forget_refused_transaction::ForgetRefusedTransaction,
-    get_backup_part::GetBackupPart,
-    get_balance::GetBalance,
-    get_batch_payment::GetBatchPayment,
-    get_batch_payment_details::GetBatchPaymentDetails,
-    get_pending_signing_requests::GetPendingSigningRequests,
-    get_signing_request_details::GetSigningRequestDetails,
-    get_signing_request_list::GetSigningRequestList,
-    get_wallet_info::GetWalletInfo,
-    get_wallet_list::GetWalletList,
-    get_sweep_status::GetSweepStatus,
-    get_webhook_event::GetWebhookEvent,
-    let_clients_in::LetClientsIn,
-    link_user::LinkUser,
-    list_audit_chains::ListAuditChains,
-    list_audit_entries::ListAuditEntries,
-    list_batch_payments::ListBatchPayments,
-    list_nodes::ListNodes,
-    list_stuck_requests::ListStuckRequests,
-    list_tokens::ListTokens,
-    list_users::ListUsers,
-    list_vaults::ListVaults,
-    list_webhook_events::ListWebhookEvents,
-    reconcile_deposits::ReconcileDeposits,
-    reject_batch_payment::RejectBatchPayment,
-    reject_signing_request::RejectSigningRequest,
-    reject_signing_requests::RejectSigningRequests,
-    remove_node::RemoveNode,
-    remove_sweep_asset::RemoveSweepAsset,
-    replace_transaction::ReplaceTransaction,
-    replay_webhook_event::ReplayWebhookEvent,
-    reshare_vault::ReshareVault,
-    rescan_deposits::RescanDeposits,
-    resimulation::Resimulation,
-    resume_batch_payment::ResumeBatchPayment,
-    restart_deposits::RestartDeposits,
-    revoke_token::RevokeToken,
-    revoke_user::RevokeUser,
-    set_sweep_rules::SetSweepRules,
-    show_sweep::ShowSweep,
-    sign_out_user::SignOutUser,
-    stop_rescan::StopRescan,
-    test_webhook::TestWebhook,
-    update_wallet::UpdateWallet,
-}
+// The modules of the other files of this folder, and `operations!` with the operation of each: build.rs lists them. A test
+// finds a method of the schema that has none.
+include!(concat!(env!("OUT_DIR"), "/operations.rs"));
 
 /// An operation. What else there is to say of it stands in the schema, as options of its method: who
 /// may call it, whether it changes anything, whether it takes an idempotency key.

@@ -11,9 +11,9 @@ use covault_core::{
     wallet::{Wallet, vault::CLIENT_SIGNER},
 };
 
-use super::{Home, HomeLookup};
 use crate::{
     commands::caller::{Caller, in_scope},
+    operations::{Home, HomeLookup},
     requests::{replacing::replaced_by, simulations},
     services::Services,
     store::{
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What a request's UUID names.
-pub(super) enum Found {
+pub enum Found {
     /// Something that is signed.
     Request(Box<SigningRequest>),
     /// What an operator did to a vault, as responses show it.
@@ -32,11 +32,7 @@ pub(super) enum Found {
 }
 
 /// What a UUID names, when the caller may see it.
-pub(super) async fn find(
-    services: &Services,
-    caller: &Caller,
-    id: RequestId,
-) -> Result<Found, Fault> {
+pub async fn find(services: &Services, caller: &Caller, id: RequestId) -> Result<Found, Fault> {
     if let Some((request, _)) = services.request(id).await? {
         return if in_scope(caller, request.vault) {
             Ok(Found::Request(Box::new(request)))
@@ -54,7 +50,7 @@ pub(super) async fn find(
 ///
 /// # Errors
 /// [`Class::WrongState`] for what an operator did to a vault: there is nothing to sign.
-pub(super) async fn request(
+pub async fn request(
     services: &Services,
     caller: &Caller,
     id: RequestId,
@@ -69,7 +65,7 @@ pub(super) async fn request(
 }
 
 /// The home of a command about a request: where its vault runs.
-pub(super) async fn vault_of_request(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fault> {
+pub async fn vault_of_request(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fault> {
     let Ok(id) = uuid.parse::<RequestId>() else {
         return Ok(Home::AnyProcess);
     };
@@ -79,7 +75,7 @@ pub(super) async fn vault_of_request(lookup: &HomeLookup<'_>, uuid: &str) -> Res
 
 /// A request as the caller may see it, with what its transaction would do, where it is on the chain, and what was made
 /// to replace it.
-pub(super) fn request_message(
+pub fn request_message(
     services: &Services,
     caller: &Caller,
     request: &SigningRequest,
@@ -105,7 +101,7 @@ pub(super) fn request_message(
 ///
 /// # Errors
 /// When the store cannot be read.
-pub(super) async fn shown_request(
+pub async fn shown_request(
     services: &Services,
     caller: &Caller,
     request: &SigningRequest,
@@ -133,12 +129,12 @@ pub(super) async fn shown_request(
 }
 
 /// Where the batch payment stands that a request, or the one whose transaction it replaces, was made for.
-pub(super) fn batch_of(request: &SigningRequest) -> Key {
+pub fn batch_of(request: &SigningRequest) -> Key {
     batch_rows::request_batch(request.first_of_place())
 }
 
 /// The wallet of an address, in any form that its network takes, when the caller may see it.
-pub(super) async fn wallet_by_address(
+pub async fn wallet_by_address(
     services: &Services,
     caller: &Caller,
     text: &str,
@@ -154,7 +150,7 @@ pub(super) async fn wallet_by_address(
 }
 
 /// The wallet, when there is one and the caller may see it.
-pub(super) fn visible(
+pub fn visible(
     caller: &Caller,
     wallet: Option<(Wallet, u64)>,
     field: &str,
@@ -166,7 +162,7 @@ pub(super) fn visible(
 }
 
 /// The vault of the wallet of an address.
-pub(super) async fn vault_of_address(
+pub async fn vault_of_address(
     services: &Services,
     address: &str,
 ) -> Result<Option<VaultId>, Fault> {
@@ -177,7 +173,7 @@ pub(super) async fn vault_of_address(
 }
 
 /// The client signer that a call names, if it does.
-pub(super) fn client_signer(key: Option<&str>) -> Result<Option<NodeId>, Fault> {
+pub fn client_signer(key: Option<&str>) -> Result<Option<NodeId>, Fault> {
     let key = key.filter(|key| !key.is_empty());
     let signer = key.map(NodeId::parse_openssh_line).transpose();
     signer.map_err(|fault| fault.at(CLIENT_SIGNER))

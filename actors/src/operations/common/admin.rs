@@ -3,12 +3,12 @@
 use covault_core::{fault::Fault, order::NodeId};
 
 /// A threshold.
-pub(super) fn parse_threshold(threshold: u32) -> Result<u16, Fault> {
+pub fn parse_threshold(threshold: u32) -> Result<u16, Fault> {
     u16::try_from(threshold).map_err(|_| Fault::field("threshold", "is out of range"))
 }
 
 /// The nodes of OpenSSH lines.
-pub(super) fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
+pub fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
     let parse = |(index, line): (usize, &String)| {
         NodeId::parse_openssh_line(line)
             .map_err(|fault| Fault::field(format_args!("{field}[{index}]"), fault.message()))
@@ -17,6 +17,6 @@ pub(super) fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, 
 }
 
 /// The node of an OpenSSH line.
-pub(super) fn parse_line(line: &str) -> Result<NodeId, Fault> {
+pub fn parse_line(line: &str) -> Result<NodeId, Fault> {
     NodeId::parse_openssh_line(line).map_err(|fault| Fault::field("publicKey", fault.message()))
 }

@@ -9,13 +9,14 @@ use covault_core::{
     schema::wire,
 };
 
-use super::{Home, HomeLookup, OperationCall, lookup::request};
+use super::lookup::request;
+use crate::operations::{Home, HomeLookup, OperationCall};
 
 /// Where such a command runs: where the first of them does that the caller can see. Others must not lead it elsewhere.
 ///
 /// # Errors
 /// When the store cannot be read.
-pub(super) async fn home(lookup: &HomeLookup<'_>, uuids: &[String]) -> Result<Home, Fault> {
+pub async fn home(lookup: &HomeLookup<'_>, uuids: &[String]) -> Result<Home, Fault> {
     for uuid in uuids.iter().take(MAX_LIST) {
         let Ok(id) = uuid.parse::<RequestId>() else {
             continue;
@@ -34,7 +35,7 @@ pub(super) async fn home(lookup: &HomeLookup<'_>, uuids: &[String]) -> Result<Ho
 ///
 /// # Errors
 /// [`Class::Invalid`] naming the entry.
-pub(super) async fn requests_of_one_vault(
+pub async fn requests_of_one_vault(
     call: &OperationCall<'_>,
     uuids: &[String],
 ) -> Result<Vec<RequestId>, Fault> {
@@ -66,7 +67,7 @@ pub(super) async fn requests_of_one_vault(
 ///
 /// # Errors
 /// What all of them failed with, where that is no matter of theirs, but of the service or of the caller.
-pub(super) fn results(
+pub fn results(
     ids: &[RequestId],
     outcomes: Vec<Result<u32, Fault>>,
 ) -> Result<Vec<wire::SigningRequestResult>, Fault> {

@@ -12,10 +12,10 @@ use covault_core::{
     user::User,
 };
 
-use super::{Home, HomeLookup};
 use crate::{
     batches::start,
     commands::caller::{Caller, in_scope},
+    operations::{Home, HomeLookup},
     services::Services,
     store::{batch_rows, rows},
 };
@@ -24,7 +24,7 @@ use crate::{
 ///
 /// # Errors
 /// `Invalid uuid`.
-pub(super) async fn find(
+pub async fn find(
     services: &Services,
     caller: &Caller,
     uuid: &str,
@@ -37,7 +37,7 @@ pub(super) async fn find(
 }
 
 /// The home of a command about a batch: where its vault runs.
-pub(super) async fn home(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fault> {
+pub async fn home(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fault> {
     let Ok(id) = uuid.parse::<BatchId>() else {
         return Ok(Home::AnyProcess);
     };
@@ -52,10 +52,7 @@ pub(super) async fn home(lookup: &HomeLookup<'_>, uuid: &str) -> Result<Home, Fa
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when its payment cannot be read.
-pub(super) fn summary(
-    services: &Services,
-    batch: &BatchPayment,
-) -> Result<BatchPaymentSummary, Fault> {
+pub fn summary(services: &Services, batch: &BatchPayment) -> Result<BatchPaymentSummary, Fault> {
     let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
     let (status, failed_reason) = batch.status();
     let contract = start::contract(services, &payment).unwrap_or_default();
@@ -98,7 +95,7 @@ pub(super) fn summary(
 ///
 /// # Errors
 /// As [`summary`], and when the store cannot be read.
-pub(super) async fn whole_summary(
+pub async fn whole_summary(
     services: &Services,
     batch: &BatchPayment,
 ) -> Result<BatchPaymentSummary, Fault> {
@@ -137,7 +134,7 @@ async fn maker(services: &Services, id: TokenId) -> Result<(String, bool), Fault
 ///
 /// # Errors
 /// [`Class::Forbidden`].
-pub(super) async fn check_people_approve(
+pub async fn check_people_approve(
     services: &Services,
     caller: &Caller,
     vault: VaultId,
@@ -170,7 +167,7 @@ fn stage_name(stage: BatchStage) -> &'static str {
 ///
 /// # Errors
 /// As [`summary`].
-pub(super) fn rows_of(batch: &BatchPayment) -> Result<Vec<BatchPaymentRow>, Fault> {
+pub fn rows_of(batch: &BatchPayment) -> Result<Vec<BatchPaymentRow>, Fault> {
     let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
     let mut seen = HashSet::new();
     let rows = payment.recipients().iter().map(|row| BatchPaymentRow {

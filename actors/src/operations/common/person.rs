@@ -9,9 +9,7 @@ use covault_core::{
 };
 
 /// An approval. What is wrong with it is a field of `approval`.
-pub(super) fn approval(
-    message: Option<wire::Approval>,
-) -> Result<(ApprovalTerms, GivenApproval), Fault> {
+pub fn approval(message: Option<wire::Approval>) -> Result<(ApprovalTerms, GivenApproval), Fault> {
     let missing = "is required: a token alone approves nothing; the person signs with `covault approve` or on a page of \
                    the service";
     let wire::Approval {
@@ -45,7 +43,7 @@ pub(super) fn approval(
 }
 
 /// A signature. What is wrong with it is a field of it.
-pub(super) fn proof(message: Option<wire::PersonProof>) -> Result<ApprovalProof, Fault> {
+pub fn proof(message: Option<wire::PersonProof>) -> Result<ApprovalProof, Fault> {
     let kind = message
         .and_then(|message| message.r#type)
         .ok_or_else(|| Fault::field("type", "must be one of webAuthn, ssh and node"))?;
