@@ -10,12 +10,18 @@ dev *arguments:
 # Format, lints and licences: run it before every commit
 check:
     cargo fmt --all --check
+    rustfmt --check --edition 2024 actors/src/operations/*.rs
     # What differs without the second ECDSA backend is in this crate.
-    cargo clippy -p covault-mpc --lib --locked -- -D warnings
+    cargo rustc -p covault-mpc --lib --locked --profile check -- -D warnings
     cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
     tests/advisories check
     tests/circles
+
+# Formats all of it, the operations too, which build.rs lists where cargo fmt does not look
+fmt:
+    cargo fmt --all
+    rustfmt --edition 2024 actors/src/operations/*.rs
 
 # Writes docs/openapi.json and docs/openapi-admin.json anew, from the schema
 openapi:
