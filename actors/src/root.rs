@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::{
     deposits::DepositFollowers,
     leases::{LeaseManager, LeaseManagerMsg},
-    node_observer::NodeObserver,
+    nodes::observer::NodeObserver,
     retention::RetentionJob,
     services::Services,
     vaults::directory::{DirectoryAddress, VaultDirectory},

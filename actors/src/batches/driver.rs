@@ -17,10 +17,10 @@ use super::{
 use crate::{
     audit::AuditActor,
     commands::command_commit::CommandCommit,
+    process::tasks::contained,
     requests::batch_claim::BatchClaim,
     services::{Services, skip_unreadable},
     store::{Batch, KeySpace, Precondition, Scan, batch_rows, rows},
-    tasks::contained,
     vaults::vault_actors::VaultActors,
 };
 

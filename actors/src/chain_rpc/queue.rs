@@ -9,7 +9,7 @@ use covault_core::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::shares::{Party, RESERVED, Share, Shares};
+use crate::process::shares::{Party, RESERVED, Share, Shares};
 
 /// With as many there is a crowd.
 const CROWD: usize = 16;

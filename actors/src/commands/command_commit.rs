@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::{
     audit::AuditActor,
     commands::idempotency::IdempotencyRecord,
-    limits::Share,
+    process::limits::Share,
     store::{Batch, Key, Precondition},
 };
 

@@ -5,3 +5,4 @@ pub mod answer;
 pub mod caller;
 pub mod command_commit;
 pub mod idempotency;
+pub mod tokens;

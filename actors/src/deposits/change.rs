@@ -279,7 +279,7 @@ impl ChainChange {
             match services.store.commit(batch).await {
                 Ok(()) => {
                     if !self.notices.is_empty() {
-                        services.notices_due.notify_one();
+                        services.listeners.notices_due.notify_one();
                     }
                     return Ok(());
                 }

@@ -72,6 +72,8 @@ pub struct FollowerState {
     has_routes: bool,
     /// Whether it was said that the chain stands still.
     is_still: bool,
+    /// It is noted since when payments are to be told: that is never taken back.
+    is_start_noted: bool,
 }
 
 #[async_trait]
@@ -120,6 +122,7 @@ impl FollowerState {
             restarts: Beside::default(),
             has_routes: false,
             is_still: false,
+            is_start_noted: false,
         }
     }
 
@@ -270,14 +273,14 @@ impl FollowerState {
 
     /// Notes that payments are to be told from now on, as soon as anybody takes deposits here: whoever has the lease, and
     /// whether the nodes answer or not.
-    async fn note_start(&self) -> Result<(), Fault> {
+    async fn note_start(&mut self) -> Result<(), Fault> {
         let (services, chain) = (&self.services, self.chain);
-        if start::is_noted(services, chain)
-            || Routes::load(services, chain.network()).await?.is_empty()
-        {
+        if self.is_start_noted || Routes::load(services, chain.network()).await?.is_empty() {
             return Ok(());
         }
-        start::note(services, chain).await
+        start::note(services, chain).await?;
+        self.is_start_noted = true;
+        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@ use covault_core::{
     token::{ApiToken, TokenKind},
 };
 
-use crate::{services::Services, store::rows, tokens};
+use crate::{commands::tokens, services::Services, store::rows};
 
 /// What a sweep token has configured for one network; nothing, unless an operator did.
 ///

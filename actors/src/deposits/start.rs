@@ -1,5 +1,7 @@
 //! Where the blocks of a chain are begun to be followed: below whatever may have been paid to an address that was told.
 
+use std::collections::HashSet;
+
 use covault_core::{
     deposit::{
         DepositNetwork,
@@ -7,6 +9,7 @@ use covault_core::{
     },
     fault::Fault,
 };
+use parking_lot::Mutex;
 
 use crate::{
     chain_rpc::{BlockSource, ChainError},
@@ -24,28 +27,36 @@ const CLOCKS_APART_MS: u64 = 10 * 60 * 1_000;
 /// older is far behind, or lies.
 const MOST_BEHIND: u64 = 100_000;
 
-/// Notes that payments on the chains of a network are to be told from now on, before anybody is told an address: their
-/// nodes may be away just now.
-///
-/// # Errors
-/// When the store cannot be read or written.
-pub async fn note_all(services: &Services, network: DepositNetwork) -> Result<(), Fault> {
-    for chain in services.chains.followed() {
-        if chain.network() == network {
-            note(services, chain).await?;
+/// Chains that this process knows to be noted, which is never taken back: those that wallets were made on.
+#[derive(Default)]
+pub struct NotedChains(Mutex<HashSet<FollowedChain>>);
+
+impl NotedChains {
+    /// Notes that payments on the chains of a network are to be told from now on, before anybody is told an address: their
+    /// nodes may be away just now.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn note_all(
+        &self,
+        services: &Services,
+        network: DepositNetwork,
+    ) -> Result<(), Fault> {
+        for chain in services.chains.followed() {
+            if chain.network() == network && !self.0.lock().contains(&chain) {
+                note(services, chain).await?;
+                self.0.lock().insert(chain);
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// As [`note_all`], of one chain.
+/// As [`NotedChains::note_all`], of one chain.
 ///
 /// # Errors
 /// As there.
 pub async fn note(services: &Services, chain: FollowedChain) -> Result<(), Fault> {
-    if is_noted(services, chain) {
-        return Ok(());
-    }
     let key = deposit_rows::chain_start(chain);
     let cursor = deposit_rows::cursor(chain);
     let is_begun = services.load::<CursorRow>(&cursor).await?.is_some();
@@ -61,25 +72,19 @@ pub async fn note(services: &Services, chain: FollowedChain) -> Result<(), Fault
             Err(error) => return Err(error.into()),
         }
     }
-    services.noted_chains.lock().insert(chain);
     Ok(())
 }
 
 /// Since when payments on a chain are to be told, in milliseconds since the Unix epoch.
 ///
 /// # Errors
-/// As [`note_all`].
+/// As [`NotedChains::note_all`].
 pub async fn since_ms(services: &Services, chain: FollowedChain) -> Result<u64, Fault> {
     note(services, chain).await?;
     let key = deposit_rows::chain_start(chain);
     let row = services.load::<ChainStartRow>(&key).await?;
     let (row, _) = row.ok_or_else(|| Fault::bug("a chain without a start"))?;
     Ok(row.since_ms)
-}
-
-/// Whether this process knows that a chain is noted: that is never taken back.
-pub fn is_noted(services: &Services, chain: FollowedChain) -> bool {
-    services.noted_chains.lock().contains(&chain)
 }
 
 /// The first block of a chain that is followed, of those that are final: one from before payments are to be told.

@@ -30,6 +30,7 @@ use crate::{
     backup::restore,
     chain_rpc::FollowPolicy,
     leases::LeaseScope,
+    process::tasks::contained,
     services::{Services, skip_unreadable},
     store::{
         Key, KeySpace, Scan,
@@ -37,7 +38,6 @@ use crate::{
         rows,
         sweep_rows::{self, SweepDueRow},
     },
-    tasks::contained,
     vaults::vault_actors::VaultActors,
 };
 

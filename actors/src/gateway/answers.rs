@@ -6,7 +6,7 @@ use covault_core::fault::Fault;
 
 use crate::{
     chain_rpc::ChainKey,
-    counters::{DroppedCounts, OpenTransactions},
+    process::counters::{DroppedCounts, OpenTransactions},
 };
 
 /// A request message as a client sent it.

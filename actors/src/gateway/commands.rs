@@ -12,10 +12,10 @@ use crate::{
         caller::{Caller, full_access, operators_only},
         command_commit::{CommandCommit, CommandPermit},
         idempotency::{self, KeyStatus},
+        tokens,
     },
-    limits::too_many,
     operations::{self, OperationCall, RegisteredOperation},
-    tokens,
+    process::limits::too_many,
 };
 
 /// A command of a caller.
@@ -144,6 +144,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            noted_chains: &self.noted_chains,
             waiters: &self.waiters,
             services: &self.services,
             caller: &command.caller,

@@ -25,7 +25,7 @@ use covault_core::{
 use prost::Message as _;
 use ractor::{Actor, ActorCell};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::{
     audit::{self, AuditActor},
@@ -40,24 +40,22 @@ use crate::{
         caller::{full_access, operators_only},
         command_commit::CommandCommit,
         idempotency::KeyLocks,
+        tokens,
     },
-    deposits::sweeper,
+    deposits::{start::NotedChains, sweeper},
     gateway::command_bus::CommandBus,
     leases::{self, LeaseManager},
-    limits::permits,
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
     port::NodeView,
-    requests::tracker,
+    process::{limits::permits, waiters::CompletionWaiters},
+    requests::{tracker, tracking::work_queue},
     root::{self, RootSupervisor},
     services::{Listeners, Services},
     settings::OrchestratorParts,
     store::{Key, KeySpace},
-    tokens,
-    tracking::work_queue,
-    users::Accounts,
+    users::{Accounts, ConsoleKey},
     vaults::{gaps, speed_ups, vault_actors::VaultActors},
-    waiters::CompletionWaiters,
     webhooks,
 };
 
@@ -72,9 +70,11 @@ pub use crate::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, Person, VaultScope},
     },
-    counters::{DroppedCounts, FollowCounts, OpenTransactions, RequestCounts, WebhookCounts},
     deposits::sweep_counts::SweepCounts,
-    limits::{Share, Shares},
+    process::{
+        counters::{DroppedCounts, FollowCounts, OpenTransactions, RequestCounts, WebhookCounts},
+        limits::{Share, Shares},
+    },
 };
 
 /// How long [`Gateway::leave`] waits, and [`Gateway::stop`] for each of its steps.
@@ -96,6 +96,8 @@ struct GatewayInner {
     vaults: VaultActors,
     key_locks: KeyLocks,
     backups: BackupSlot,
+    noted_chains: NotedChains,
+    console_key: ConsoleKey,
     /// What has changed, for listeners.
     hub: Arc<ChangeHub>,
     /// Those who wait for requests to end.
@@ -131,6 +133,7 @@ impl Gateway {
             tracking,
             speed_ups,
             gap_suspects,
+            notices_due: Notify::new(),
         };
         let services = Arc::new(Services::new(orchestrator, listeners));
         // A store that cannot be read is better found out now than by the first request.
@@ -192,6 +195,8 @@ impl Gateway {
                 root,
                 key_locks: KeyLocks::default(),
                 backups: BackupSlot::default(),
+                noted_chains: NotedChains::default(),
+                console_key: ConsoleKey::default(),
                 hub,
                 waiters,
                 client_gate,
@@ -366,7 +371,10 @@ impl Gateway {
 
     /// The accounts of people who use the console.
     pub fn accounts(&self) -> Accounts<'_> {
-        Accounts(&self.inner.services)
+        Accounts {
+            services: &self.inner.services,
+            console_key: &self.inner.console_key,
+        }
     }
 
     /// What pages of the console read in the name of this person.
@@ -508,6 +516,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            noted_chains: &self.noted_chains,
             waiters: &self.waiters,
             services,
             caller,

@@ -13,13 +13,12 @@ use covault_core::{
 
 use super::{ClientCommand, GatewayInner};
 use crate::{
-    commands::{answer::OperationResponse, command_commit::CommandPermit, idempotency},
+    commands::{answer::OperationResponse, command_commit::CommandPermit, idempotency, tokens},
     gateway::command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
     operations::{Home, HomeLookup},
     services::vault_is_moving,
     store::{Key, rows},
-    tokens,
 };
 
 /// How often it is looked who has a vault that is on its way.

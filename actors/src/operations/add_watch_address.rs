@@ -14,7 +14,7 @@ use covault_core::{
 use super::{Operation, OperationCall};
 use crate::{
     audit::AuditNote,
-    deposits::{addresses, route, start},
+    deposits::{addresses, route},
     store::{Batch, CommitError, Key, KeySpace, Precondition, rows},
 };
 
@@ -65,7 +65,8 @@ async fn make(
     let services = call.services;
     let route = route(services, call.caller.token, watched.network).await?;
     route.check_webhook()?;
-    start::note_all(services, watched.network).await?;
+    let noted = call.noted_chains.note_all(services, watched.network);
+    noted.await?;
     let watch = AddressWatch {
         id: WatchId::from_random(random_16(&*services.entropy)),
         created_at_ms: services.now_ms(),

@@ -10,7 +10,7 @@ use covault_core::{
 use super::{Home, HomeLookup, Operation, OperationCall};
 use crate::{
     commands::caller::in_scope,
-    deposits::{route, start},
+    deposits::route,
     services::Services,
     store::rows,
     vaults::{
@@ -53,7 +53,8 @@ impl Operation for CreateDepositWallet {
         if !in_scope(call.caller, vault) {
             return Err(Fault::bug("a sweep token whose vault is outside its scope"));
         }
-        start::note_all(services, deposit.network).await?;
+        let noted = call.noted_chains.note_all(services, deposit.network);
+        noted.await?;
         let actor = call.vaults.vault(vault).await?;
         let command_commit = call.command_commit.clone();
         let message = |reply| {

@@ -11,8 +11,8 @@ use secrecy::ExposeSecret as _;
 use super::{Operation, OperationCall};
 use crate::{
     audit::{self, AuditActor, AuditNote},
+    commands::tokens,
     store::{Batch, CommitError, KeySpace, Precondition, rows},
-    tokens,
 };
 
 /// Makes an API token. Its name is its key: a second one of the name is refused.

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{Operation, OperationCall};
-use crate::{fees, tokens};
+use crate::{commands::tokens, operations::common::fees};
 
 /// Asks the nodes of a chain what transactions pay now.
 pub struct EstimateFee;

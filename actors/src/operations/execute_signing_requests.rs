@@ -11,7 +11,7 @@ use covault_core::{
 use tokio::sync::Notify;
 
 use super::{Operation, OperationCall, lookup::request};
-use crate::{store::rows, tokens, waiters::CompletionWaiters};
+use crate::{commands::tokens, process::waiters::CompletionWaiters, store::rows};
 
 /// When a call that waits looks again, where the request may end in another process.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(100), MAX_POLL);

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{Operation, OperationCall};
-use crate::{balances, tokens};
+use crate::{commands::tokens, operations::common::balances};
 
 /// Asks a node of the chain for a balance.
 pub struct GetBalance;

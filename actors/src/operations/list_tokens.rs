@@ -3,9 +3,9 @@ use covault_core::{fault::Fault, ids::TokenId, schema::admin, token::ApiToken};
 
 use super::{Operation, OperationCall};
 use crate::{
+    commands::tokens,
     lists::{PageBytes, READ_CHUNK},
     store::rows,
-    tokens,
 };
 
 /// Lists the API tokens in the order in which they were made, page by page.

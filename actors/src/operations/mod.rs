@@ -19,9 +19,10 @@ use self::common::{admin, batch, lookup, person, several};
 use crate::{
     backup::live::BackupSlot,
     commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
+    deposits::start::NotedChains,
+    process::waiters::CompletionWaiters,
     services::Services,
     vaults::vault_actors::{VaultActors, answer},
-    waiters::CompletionWaiters,
 };
 
 macro_rules! operations {
@@ -91,6 +92,7 @@ pub struct OperationCall<'a> {
     pub(crate) vaults: &'a VaultActors,
     pub(crate) key_locks: &'a KeyLocks,
     pub(crate) backups: &'a BackupSlot,
+    pub(crate) noted_chains: &'a NotedChains,
     pub(crate) waiters: &'a CompletionWaiters,
     pub(crate) services: &'a Services,
     pub(crate) caller: &'a Caller,

@@ -70,7 +70,7 @@ impl Operation for ReplayWebhookEvent {
             }
             Err(error) => return Err(error.into()),
         }
-        services.notices_due.notify_one();
+        services.listeners.notices_due.notify_one();
         Ok(admin::ReplayWebhookEventResponse {
             event: Some(event_message(id, &row)?),
         })

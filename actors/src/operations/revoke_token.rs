@@ -4,8 +4,8 @@ use covault_core::{audit::AuditChain, fault::Fault, schema::admin, token::ApiTok
 use super::{Operation, OperationCall};
 use crate::{
     audit::{self, AuditActor, AuditNote},
+    commands::tokens,
     store::{Batch, CommitError, Precondition, rows},
-    tokens,
 };
 
 /// Ends the use of an API token, by its id or name. Repeating it by id changes nothing.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use covault_core::{ids::RequestId, networks::Resource};
 
-use crate::account::ChainAccount;
+use crate::requests::account::ChainAccount;
 
 struct AccountQueue<A> {
     /// Those whose turn has not come yet, in order.

@@ -7,9 +7,11 @@ use covault_core::{
 };
 
 use crate::{
-    account::ChainAccount,
     chain_rpc::TrackedTransaction,
-    tracking::{Doubt, TrackedRequest},
+    requests::{
+        account::ChainAccount,
+        tracking::{Doubt, TrackedRequest},
+    },
 };
 
 /// What is followed of a request; `None` where nothing is. `sent_at_ms` is in milliseconds since the Unix

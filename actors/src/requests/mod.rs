@@ -1,5 +1,6 @@
 //! Signing requests: how each is built, what it holds, and the actor that has it signed and sent.
 
+pub mod account;
 pub mod account_queues;
 pub mod batch_claim;
 pub mod followed;
@@ -15,4 +16,6 @@ pub mod signing;
 pub mod simulations;
 pub mod sweep_claim;
 pub mod tracker;
+pub mod tracking;
 pub mod tx_builder;
+pub mod void_answers;

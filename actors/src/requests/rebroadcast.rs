@@ -22,12 +22,11 @@ use covault_core::{
 use parking_lot::Mutex;
 
 use crate::{
-    account::ChainAccount,
     audit::{AuditActor, AuditNote},
     chain_rpc::{
         BroadcastOutcome, BroadcastRequest, ChainClient, ChainRefusal, Standing, everywhere,
     },
-    requests::reservations,
+    requests::{account::ChainAccount, reservations},
     services::Services,
     store::{Batch, CommitError, Key, Precondition, Scan, rows},
 };

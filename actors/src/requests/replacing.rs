@@ -14,8 +14,8 @@ use covault_core::{
 
 use super::{replacement_claim::ReplacementClaim, reservations};
 use crate::{
-    account::ChainAccount,
     chain_rpc::ChainRefusal,
+    requests::account::ChainAccount,
     services::Services,
     store::rows::{self, ReplacementEntry, ReplacementRow, TransactionRow},
 };

@@ -13,9 +13,9 @@ use prost::Message as _;
 
 use self::side_rows::{add_audit_entries, change_claims, pass_on};
 use crate::{
-    account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
+        account::ChainAccount,
         batch_claim::BatchClaim,
         followed, refused,
         replacement_claim::ReplacementClaim,

@@ -11,7 +11,7 @@ use covault_core::{
 };
 
 use crate::{
-    account::ChainAccount,
+    requests::account::ChainAccount,
     services::Services,
     store::{
         Key, KeySpace, Scan,

@@ -39,17 +39,19 @@ use self::{
 };
 use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
-    account::ChainAccount,
     audit::{AuditActor, AuditNote},
     chain_rpc::{self, ChainClient, ChainError, ChainKey, TrackedTransaction, TransactionSighting},
-    counters::OpenTransactions,
     leases::LeaseScope,
+    process::counters::OpenTransactions,
+    requests::{
+        account::ChainAccount,
+        tracking::{TrackedRequest, Verdict},
+    },
     services::Services,
     store::{
         Batch, CommitError, Precondition,
         rows::{self, TransactionRow},
     },
-    tracking::{TrackedRequest, Verdict},
 };
 
 /// Rows that are read at once.

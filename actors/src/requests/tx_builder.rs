@@ -13,7 +13,7 @@ use covault_core::{
 };
 
 use super::reservations;
-use crate::{account::ChainAccount, services::Services};
+use crate::{requests::account::ChainAccount, services::Services};
 
 /// What is to be asked before the request can be built.
 pub fn queries(services: &Services, network: Network, payload: &Payload) -> Queries {

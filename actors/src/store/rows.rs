@@ -17,7 +17,7 @@ use covault_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    account::ChainAccount,
+    requests::account::ChainAccount,
     store::key::{Key, KeySpace},
 };
 

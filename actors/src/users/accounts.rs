@@ -12,6 +12,7 @@ use covault_core::{
 };
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
+use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
 
 use super::{MAX_SESSIONS, end_sessions, secret, sessions};
@@ -30,7 +31,14 @@ const NONCE: usize = 32;
 const CHALLENGE: usize = NONCE + 8 + 32;
 
 /// The accounts of the store.
-pub struct Accounts<'a>(pub(crate) &'a Services);
+pub struct Accounts<'a> {
+    pub(crate) services: &'a Services,
+    pub(crate) console_key: &'a ConsoleKey,
+}
+
+/// What challenges to sign in are marked with, once it was read: it never changes.
+#[derive(Default)]
+pub(crate) struct ConsoleKey(OnceCell<Zeroizing<[u8; 32]>>);
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +158,7 @@ impl Accounts<'_> {
     }
 
     async fn of_link(&self, link: &str) -> Result<(User, u64, SecretHash), Fault> {
-        let services = self.0;
+        let services = self.services;
         let secret = BASE64_URL_SAFE_NO_PAD.decode(link).map_err(|_| no_link())?;
         let secret: Zeroizing<[u8; 32]> = Zeroizing::new(secret.try_into().map_err(|_| no_link())?);
         let hash = SecretHash::of(&secret);
@@ -174,7 +182,7 @@ impl Accounts<'_> {
         line: ApproverLine,
         browser: Browser<'_>,
     ) -> Result<(), Fault> {
-        let services = self.0;
+        let services = self.services;
         let (mut user, version, hash) = self.of_link(link).await?;
         line.check()?;
         // The name is part of what the passkey has signed: a line of another person does not fit.
@@ -227,7 +235,7 @@ impl Accounts<'_> {
     /// # Errors
     /// When the store cannot be read or written.
     pub async fn sign_in_challenge(&self, origin: &str) -> Result<SignInChallenge, Fault> {
-        let services = self.0;
+        let services = self.services;
         let mut nonce = [0; NONCE];
         services.entropy.fill(&mut nonce);
         let ends_ms = services.now_ms().saturating_add(SIGN_IN_MS);
@@ -243,7 +251,10 @@ impl Accounts<'_> {
     /// What only processes on this store can write.
     async fn mark(&self, bytes: &[u8]) -> Result<Hmac<Sha256>, Fault> {
         // It never changes. Strangers who try to sign in must not have it read each time.
-        let key = self.0.console_key.get_or_try_init(|| self.console_key());
+        let key = self
+            .console_key
+            .0
+            .get_or_try_init(|| self.read_console_key());
         let key = key.await?;
         let mut mark = Hmac::<Sha256>::new_from_slice(key.as_slice()).map_err(Fault::bug)?;
         mark.update(b"covault/console-challenge");
@@ -252,8 +263,8 @@ impl Accounts<'_> {
     }
 
     /// The key of the store that challenges are marked with, made where there is none.
-    async fn console_key(&self) -> Result<Zeroizing<[u8; 32]>, Fault> {
-        let services = self.0;
+    async fn read_console_key(&self) -> Result<Zeroizing<[u8; 32]>, Fault> {
+        let services = self.services;
         let name = rows::console_key();
         let mut found = services.load::<[u8; 32]>(&name).await?;
         if found.is_none() {
@@ -284,7 +295,7 @@ impl Accounts<'_> {
         let split = marked.split_first_chunk::<NONCE>();
         let (nonce, ends) = split.ok_or_else(|| Fault::bug("a challenge without a nonce"))?;
         let ends_ms = u64::from_be_bytes(ends.try_into().map_err(Fault::bug)?);
-        if self.0.now_ms() >= ends_ms {
+        if self.services.now_ms() >= ends_ms {
             return Err(not_signed_in("the challenge has expired"));
         }
         Ok((*nonce, ends_ms))
@@ -296,7 +307,7 @@ impl Accounts<'_> {
     /// When the store cannot be read.
     pub async fn owner(&self, credential_id: &[u8]) -> Result<Option<UserId>, Fault> {
         let name = rows::user_passkey(credential_id);
-        let found = self.0.load::<UserId>(&name).await?;
+        let found = self.services.load::<UserId>(&name).await?;
         Ok(found.map(|(id, _)| id))
     }
 
@@ -311,7 +322,7 @@ impl Accounts<'_> {
         before: Option<&str>,
         browser: Browser<'_>,
     ) -> Result<Zeroizing<String>, Fault> {
-        let services = self.0;
+        let services = self.services;
         let (nonce, ends_ms) = self.nonce(&answer.token).await?;
         let owner = self.owner(&answer.credential_id).await?;
         let id = owner.ok_or_else(|| not_signed_in("unknown passkey"))?;
@@ -390,7 +401,7 @@ impl Accounts<'_> {
 
     /// Deletes sessions that are over, and the oldest where there are too many.
     async fn make_room(&self, batch: &mut Batch, user: UserId, now_ms: u64) -> Result<(), Fault> {
-        let mut known = sessions(self.0, user).await?;
+        let mut known = sessions(self.services, user).await?;
         known.sort_by_key(|(_, session)| session.created_at_ms);
         let most = known.len().saturating_sub(MAX_SESSIONS.saturating_sub(1));
         for (place, (key, session)) in known.into_iter().enumerate() {
@@ -407,7 +418,7 @@ impl Accounts<'_> {
     /// # Errors
     /// [`Class::Unauthenticated`] when it is no cookie, over, or its account was revoked.
     pub async fn session(&self, cookie: &str, counts: bool) -> Result<SignedIn, Fault> {
-        let services = self.0;
+        let services = self.services;
         let over = || {
             Fault::new(
                 Class::Unauthenticated,
@@ -454,9 +465,9 @@ impl Accounts<'_> {
         let over = || Fault::new(Class::Unauthenticated, "the session is over");
         let cookie = Cookie::parse(cookie).ok_or_else(over)?;
         let name = rows::user_session(cookie.user, &cookie.hash);
-        let session = self.0.load::<Session>(&name).await?;
-        let holds = session.is_some_and(|(session, _)| session.holds(self.0.now_ms()));
-        let user = self.0.load::<User>(&rows::user(cookie.user)).await?;
+        let session = self.services.load::<Session>(&name).await?;
+        let holds = session.is_some_and(|(session, _)| session.holds(self.services.now_ms()));
+        let user = self.services.load::<User>(&rows::user(cookie.user)).await?;
         let same = user.is_some_and(|(user, _)| user == signed_in.user);
         if holds && same { Ok(()) } else { Err(over()) }
     }
@@ -470,9 +481,9 @@ impl Accounts<'_> {
         signed_in: &SignedIn,
         cookie: &str,
     ) -> Result<Vec<(Session, bool)>, Fault> {
-        let now_ms = self.0.now_ms();
+        let now_ms = self.services.now_ms();
         let own = Cookie::parse(cookie).map(|it| rows::user_session(it.user, &it.hash));
-        let mut known = sessions(self.0, signed_in.user.id).await?;
+        let mut known = sessions(self.services, signed_in.user.id).await?;
         known.retain(|(_, session)| session.holds(now_ms));
         known.sort_by_key(|(_, session)| std::cmp::Reverse(session.created_at_ms));
         let is_own = |(key, session)| (session, own.as_ref() == Some(&key));
@@ -491,9 +502,9 @@ impl Accounts<'_> {
         browser: Browser<'_>,
     ) -> Result<(), Fault> {
         let own = Cookie::parse(cookie).map(|it| rows::user_session(it.user, &it.hash));
-        let mut known = sessions(self.0, signed_in.user.id).await?;
+        let mut known = sessions(self.services, signed_in.user.id).await?;
         known.retain(|(key, _)| (own.as_ref() == Some(key)) == (which == SignOut::Here));
         let by = by(&signed_in.user, browser);
-        end_sessions(self.0, &signed_in.user.name, known, &by).await
+        end_sessions(self.services, &signed_in.user.name, known, &by).await
     }
 }

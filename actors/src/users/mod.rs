@@ -15,6 +15,7 @@ use covault_core::{
 };
 use zeroize::Zeroizing;
 
+pub(crate) use self::accounts::ConsoleKey;
 pub use self::accounts::{
     Accounts, Browser, Enrolment, SIGN_IN_MS, SignInAnswer, SignInChallenge, SignOut, SignedIn,
 };

@@ -15,7 +15,7 @@ use covault_core::{
 
 use crate::{
     chain_rpc::{ChainQueue, ChainWait},
-    limits::Party,
+    process::limits::Party,
     services::Services,
 };
 

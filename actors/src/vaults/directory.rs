@@ -23,11 +23,12 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     leases::{self, Lease, LeaseScope},
     nodes,
+    requests::refused::RefusedLooks,
     services::Services,
     store::{Batch, CommitError, Precondition, rows},
     vaults::{
         management,
-        vault::{self, VaultActor},
+        vault::{self, VaultActor, VaultArgs},
     },
 };
 
@@ -99,6 +100,8 @@ pub struct DirectoryState {
     due: VecDeque<VaultId>,
     /// Whose actors have not begun yet.
     starting: HashSet<ActorId>,
+    /// What is in memory of refused transactions, of all vaults.
+    refused_looks: Arc<RefusedLooks>,
 }
 
 #[async_trait]
@@ -127,6 +130,7 @@ impl Actor for VaultDirectory {
             failures: HashMap::new(),
             due: VecDeque::new(),
             starting: HashSet::new(),
+            refused_looks: Arc::default(),
         })
     }
 
@@ -239,7 +243,11 @@ impl DirectoryState {
             return;
         };
         let version = lease.version();
-        let args = (Arc::new(self.services.with_lease(lease)), vault);
+        let args = VaultArgs {
+            services: Arc::new(self.services.with_lease(lease)),
+            vault,
+            refused_looks: Arc::clone(&self.refused_looks),
+        };
         // What it reads first is not waited for: others begin at the same time.
         let spawned = ActorRuntime::spawn_linked_instant(None, VaultActor, args, myself.get_cell());
         match spawned {

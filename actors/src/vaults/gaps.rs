@@ -23,12 +23,14 @@ use super::{
     vault_actors::VaultActors,
 };
 use crate::{
-    account::ChainAccount,
     chain_rpc::ChainKey,
-    requests::reservations,
+    requests::{
+        account::ChainAccount,
+        reservations,
+        tracking::{self, GapSuspect},
+    },
     services::{Services, skip_unreadable},
     store::{Scan, rows},
-    tracking::{self, GapSuspect},
 };
 
 /// Requests that wait for people which are looked at.

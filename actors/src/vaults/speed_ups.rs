@@ -20,9 +20,11 @@ use super::{
 };
 use crate::{
     chain_rpc::ChainKey,
-    requests::replacing::{self, ReplacementFamily, ReplacementWish},
+    requests::{
+        replacing::{self, ReplacementFamily, ReplacementWish},
+        tracking::{self, SpeedUpDue},
+    },
     services::Services,
-    tracking::{self, SpeedUpDue},
 };
 
 /// After so many replacements of one transaction that failed no other one is made.

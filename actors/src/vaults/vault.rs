@@ -45,13 +45,14 @@ pub use permit::{AdmissionPermit, parties};
 pub use slots::SlotRequest;
 
 use crate::{
-    account::ChainAccount,
     audit::AuditActor,
     backup::restore,
     commands::command_commit::CommandCommit,
     requests::{
+        account::ChainAccount,
         account_queues::AccountQueues,
         batch_claim::BatchClaim,
+        refused::RefusedLooks,
         replacement_claim::ReplacementClaim,
         signing::{self, BuildBlocker, VaultRequests},
         sweep_claim::SweepClaim,
@@ -165,6 +166,16 @@ pub struct NewRequest {
 
 pub struct VaultActor;
 
+/// Arguments.
+pub struct VaultArgs {
+    /// Ports and settings, under the vault's lease.
+    pub services: Arc<Services>,
+    /// The vault.
+    pub vault: VaultId,
+    /// What is in memory of refused transactions.
+    pub refused_looks: Arc<RefusedLooks>,
+}
+
 pub struct VaultState {
     services: Arc<Services>,
     vault: Vault,
@@ -198,13 +209,18 @@ pub struct VaultState {
 impl Actor for VaultActor {
     type Msg = Msg;
     type State = VaultState;
-    type Arguments = (Arc<Services>, VaultId);
+    type Arguments = VaultArgs;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Msg>,
-        (services, id): (Arc<Services>, VaultId),
+        args: VaultArgs,
     ) -> Result<VaultState, ActorProcessingErr> {
+        let VaultArgs {
+            services,
+            vault: id,
+            refused_looks,
+        } = args;
         let (vault, version) = services
             .vault(id)
             .await?
@@ -223,7 +239,7 @@ impl Actor for VaultActor {
             account_queues: AccountQueues::default(),
             replaced_outputs: HashMap::new(),
             requests: HashMap::new(),
-            vault_requests: Arc::default(),
+            vault_requests: Arc::new(VaultRequests::new(refused_looks)),
             ids: HashMap::new(),
             failures: HashMap::new(),
             // Others have its address by now: what they ask for comes after what was there.

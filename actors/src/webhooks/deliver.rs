@@ -134,7 +134,7 @@ impl Actor for WebhookDelivery {
             myself.send_interval(INTERVAL, || Msg::LookDue);
             tokio::spawn(async move {
                 loop {
-                    services.notices_due.notified().await;
+                    services.listeners.notices_due.notified().await;
                     // One look is for all that came before it.
                     if looks.swap(true, Ordering::AcqRel) {
                         continue;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use covault_core::fault::Fault;
 
-use super::{ASKED, MEMORY_MS, Refused, forget, note_late};
+use super::{ASKED, MEMORY_MS, NextRequest, Refused, forget, looks::RefusedLooks, note_late};
 use crate::{
-    account::ChainAccount,
     chain_rpc::{ChainClient, TransactionSighting, sightings_of_witnesses},
+    requests::account::ChainAccount,
     services::Services,
     store::rows::TransactionRow,
 };
@@ -16,12 +16,13 @@ use crate::{
 /// A look at those of an account.
 struct Look {
     services: Arc<Services>,
+    looks: Arc<RefusedLooks>,
     account: ChainAccount,
 }
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.services.ended_looks.end(&self.account);
+        self.looks.ended.end(&self.account);
     }
 }
 
@@ -29,16 +30,17 @@ impl Drop for Look {
 pub fn look_at(
     services: &Arc<Services>,
     client: &Arc<dyn ChainClient>,
-    account: &ChainAccount,
+    next: &NextRequest<'_>,
     mut ended: Vec<Refused>,
 ) {
     // One at a time.
-    if ended.is_empty() || !services.ended_looks.begin(account) {
+    if ended.is_empty() || !next.looks.ended.begin(next.account) {
         return;
     }
     let look = Look {
         services: Arc::clone(services),
-        account: account.clone(),
+        looks: Arc::clone(next.looks),
+        account: next.account.clone(),
     };
     // Not always the same ones.
     let turn = usize::try_from(services.now_ms() / 1_000).unwrap_or_default();
@@ -54,7 +56,11 @@ pub fn look_at(
 }
 
 async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> Result<(), Fault> {
-    let Look { services, account } = look;
+    let Look {
+        services,
+        looks,
+        account,
+    } = look;
     let now_ms = services.now_ms();
     let tracked: Vec<_> = ended.iter().map(|it| it.tracked(account)).collect();
     let said = sightings_of_witnesses(client, &tracked, now_ms).await;
@@ -64,7 +70,7 @@ async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> R
             Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => {}
             Ok(TransactionSighting::Expired) if refused.may_be_an_older_one() => {}
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired) => {
-                if never_comes(services, account, &refused) {
+                if never_comes(services, looks, account, &refused) {
                     over.push(refused);
                 }
             }
@@ -76,7 +82,7 @@ async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> R
             Ok(TransactionSighting::Partial(_)) => {
                 note_late(services, account, &refused, (None, true), None).await?;
             }
-            _ => services.refused_void.clear(refused.request),
+            _ => looks.void.clear(refused.request),
         }
     }
     forget(services, &over).await
@@ -112,7 +118,12 @@ fn is_long_over(services: &Services, account: &ChainAccount, refused: &Refused) 
 /// Whether it counts that nodes say of a refused transaction that it never comes. They are asked in several calls; behind
 /// one address there may be several nodes, and one that is behind says that it is nowhere while another one says that its time
 /// is over. Who keeps it may send it in that moment. So they have to say so for some time, or its end be that long ago.
-pub fn never_comes(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
+pub fn never_comes(
+    services: &Services,
+    looks: &RefusedLooks,
+    account: &ChainAccount,
+    refused: &Refused,
+) -> bool {
     let network = account.network;
     if network.rules().answers_fit_together() {
         return true;
@@ -122,6 +133,6 @@ pub fn never_comes(services: &Services, account: &ChainAccount, refused: &Refuse
     let end_ms = end.ok().flatten().map(|end| end.time_ms);
     let is_past = |end_ms: u64| end_ms.saturating_add(settling_ms) <= services.now_ms();
     // Counted in any case.
-    let is_said = services.refused_void.add(refused.request, settling_ms);
+    let is_said = looks.void.add(refused.request, settling_ms);
     is_said || end_ms.is_some_and(is_past) || is_long_over(services, account, refused)
 }

@@ -9,10 +9,12 @@ use covault_core::{
 
 use super::{all, payloads};
 use crate::{
-    account::ChainAccount,
     audit::AuditNote,
     commands::command_commit::CommandCommit,
-    refused_payloads::RefusedPayload,
+    requests::{
+        account::ChainAccount,
+        refused::looks::{RefusedPayload, RefusedPayloads},
+    },
     services::Services,
     store::{
         Batch, CommitError, Precondition,
@@ -77,7 +79,9 @@ pub async fn forget_refused(
             *other == number && row.late.is_none() && is_alike
         });
         while let Some((_, id, key, version, mut refused)) = rest.pop() {
-            let found = payloads(services, &account, &[id]).await?.pop().flatten();
+            let read = RefusedPayloads::default();
+            let found = payloads(services, &read, &account, &[id]).await?;
+            let found = found.into_iter().next().flatten();
             let is_same = |found: &RefusedPayload| {
                 let purpose = payload.purpose(request.network);
                 found.purpose.is_exactly_same(&purpose)

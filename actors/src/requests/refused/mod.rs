@@ -16,6 +16,7 @@
 mod ended;
 pub mod forgetting;
 mod kept;
+mod looks;
 mod numbers;
 mod unnumbered;
 
@@ -30,18 +31,20 @@ use covault_core::{
 };
 use sha2::{Digest as _, Sha256};
 
-use self::kept::{Payment, keep_newest};
+use self::{
+    kept::{Payment, keep_newest},
+    looks::{RefusedPayload, RefusedPayloads},
+};
 
 pub use self::{
+    looks::RefusedLooks,
     numbers::{Demand, check_named_number, next_number},
     unnumbered::{EarlierPayment, required_inputs, still_open},
 };
 use crate::{
-    account::ChainAccount,
     audit::{AuditActor, AuditNote},
     chain_rpc::{ChainClient, TrackedTransaction},
-    refused_payloads::RefusedPayload,
-    requests::tx_builder,
+    requests::{account::ChainAccount, tx_builder},
     services::Services,
     store::{
         Batch, CommitError, Key, KeySpace, Precondition, Scan,
@@ -75,6 +78,8 @@ pub struct NextRequest<'a> {
     /// Its client has built it, with all that it uses up: the very same payload is the very same transaction, which the
     /// chain takes once.
     pub is_whole: bool,
+    /// What is in memory of refused transactions.
+    pub looks: &'a Arc<RefusedLooks>,
 }
 
 /// A remembered transaction.
@@ -303,10 +308,10 @@ fn hash(payload: &[u8]) -> [u8; 32] {
 /// What requests were to do, each in its place; one that cannot be read does not stop the wallet.
 async fn payloads(
     services: &Services,
+    read: &RefusedPayloads,
     account: &ChainAccount,
     requests: &[RequestId],
 ) -> Result<Vec<Option<Arc<RefusedPayload>>>, Fault> {
-    let read = &services.refused_payloads;
     let mut known: Vec<_> = requests.iter().map(|id| read.get(*id)).collect();
     let unread = requests.iter().zip(&mut known);
     let unread: Vec<_> = unread.filter(|(_, it)| it.is_none()).collect();
@@ -419,7 +424,7 @@ async fn read_page(
         }
     }
     let requests: Vec<_> = found.iter().map(|it| it.request).collect();
-    let payloads = payloads(services, next.account, &requests).await?;
+    let payloads = payloads(services, &next.looks.payloads, next.account, &requests).await?;
     let (rules, sought) = (next.account.network.rules(), Sought::new(next));
     let mut alike: HashMap<Payment, Vec<usize>> = HashMap::new();
     for (index, (refused, payload)) in found.iter_mut().zip(payloads).enumerate() {

@@ -317,12 +317,13 @@ async fn settle(
             said,
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
         ) {
-            services.refused_void.clear(id);
+            next.looks.void.clear(id);
         }
         match said {
             // Else one that is not kept may be what has come.
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
-                if refused.row.unkept == 0 && never_comes(services, next.account, &refused) =>
+                if refused.row.unkept == 0
+                    && never_comes(services, next.looks, next.account, &refused) =>
             {
                 over.push(refused);
             }

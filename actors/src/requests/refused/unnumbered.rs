@@ -22,9 +22,8 @@ use super::{
     note_late, older, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
-    account::ChainAccount,
     chain_rpc::{ChainClient, TrackedTransaction, TransactionSighting, sightings_of_witnesses},
-    requests::reservations,
+    requests::{account::ChainAccount, reservations},
     services::Services,
     store::rows::{self, TransactionRow},
 };
@@ -61,7 +60,7 @@ pub async fn still_open(
         return Ok(Vec::new());
     }
     let (same, over) = same_rows(services, next).await.map_err(unread)?;
-    ended::look_at(services, client, next.account, over);
+    ended::look_at(services, client, next, over);
     let open = settle(services, &**client, next, same).await?;
     let mut earlier = Vec::with_capacity(open.len());
     for refused in &open {
@@ -379,7 +378,7 @@ async fn settle(
             said,
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
         ) {
-            services.refused_void.clear(refused.request);
+            next.looks.void.clear(refused.request);
         }
         let (hash, id) = (&refused.row.signed.tx_hash, refused.request);
         // Where it has come for good, all of it or some.
@@ -388,7 +387,7 @@ async fn settle(
             Ok(TransactionSighting::Replaced(_)) if refused.row.unkept > 0 => None,
             Ok(TransactionSighting::Expired) if refused.may_be_an_older_one() => None,
             Ok(TransactionSighting::Replaced(_) | TransactionSighting::Expired)
-                if never_comes(services, next.account, &refused) =>
+                if never_comes(services, next.looks, next.account, &refused) =>
             {
                 over.push(refused);
                 continue;

@@ -9,9 +9,11 @@ use covault_core::{
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    account::ChainAccount,
     audit::{AuditActor, AuditNote},
-    requests::reservations::{self, PassedClaim},
+    requests::{
+        account::ChainAccount,
+        reservations::{self, PassedClaim},
+    },
     store::{
         Batch, Key, KeySpace, Precondition,
         rows::{self, ReservationExpiry},

@@ -11,9 +11,9 @@ use covault_core::{
 
 use super::SigningState;
 use crate::{
-    account::ChainAccount,
     commands::command_commit::CommandCommit,
     requests::{
+        account::ChainAccount,
         batch_claim::BatchClaim,
         refused,
         replacement_claim::ReplacementClaim,

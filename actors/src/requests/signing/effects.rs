@@ -16,10 +16,11 @@ use tokio::sync::watch;
 
 use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals};
 use crate::{
-    account::ChainAccount,
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
     port::SigningAttempt,
+    process::tasks::AbortOnDrop,
     requests::{
+        account::ChainAccount,
         followed, rebroadcast, recipients,
         refused::{self, Demand, NextRequest, RepeatBlocker},
         replacing,
@@ -28,7 +29,6 @@ use crate::{
     },
     services::{DEADLINE_GRACE_MS, Services},
     store::Key,
-    tasks::AbortOnDrop,
     vaults::vault::{self, KeyShares, SharesInUse, SlotRequest},
 };
 
@@ -125,6 +125,7 @@ impl SigningState {
                         payload: &checked,
                         account: &account,
                         is_whole: own.is_some(),
+                        looks: &vault_requests.refused_looks,
                     };
                     if let Some(chain_data) = own {
                         if let (Ok(chain_data), Some(client), false) =

@@ -34,19 +34,19 @@ use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, SendTry, Standing},
     commands::command_commit::CommandCommit,
-    counters::Waiting,
     port::SignerHold,
+    process::{counters::Waiting, tasks::AbortOnDrop},
     requests::{
         batch_claim::BatchClaim,
         rebroadcast::RebroadcastCache,
+        refused::RefusedLooks,
         replacement_claim::ReplacementClaim,
         request_store::{CommitExtras, StoredRequest},
         sweep_claim::SweepClaim,
+        tracking::Verdict,
     },
     services::{DEADLINE_GRACE_MS, Services},
     store::Key,
-    tasks::AbortOnDrop,
-    tracking::Verdict,
     vaults::vault::{self, SharesInUse},
 };
 
@@ -146,10 +146,21 @@ pub enum SigningStart {
 }
 
 /// What the requests of a vault share; it ends with the vault's actor.
-#[derive(Default)]
 pub struct VaultRequests {
     nonce_waiters: NonceWaiters,
     rebroadcast_cache: RebroadcastCache,
+    refused_looks: Arc<RefusedLooks>,
+}
+
+impl VaultRequests {
+    /// None yet. What is in memory of refused transactions is that of the process.
+    pub fn new(refused_looks: Arc<RefusedLooks>) -> Self {
+        Self {
+            nonce_waiters: NonceWaiters::default(),
+            rebroadcast_cache: RebroadcastCache::default(),
+            refused_looks,
+        }
+    }
 }
 
 /// Arguments.

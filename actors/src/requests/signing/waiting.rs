@@ -16,8 +16,8 @@ use crate::{
     requests::{
         followed,
         request_store::{CommitExtras, StoredRequest},
+        tracking::{Doubt, Verdict},
     },
-    tracking::{Doubt, Verdict},
     vaults::vault,
 };
 

@@ -10,9 +10,11 @@ use tokio::time::Instant;
 
 use crate::{
     chain_rpc::TransactionSighting,
+    requests::{
+        tracking::{TrackedRequest, Verdict},
+        void_answers::VoidAnswers,
+    },
     store::rows::TransactionRow,
-    tracking::{TrackedRequest, Verdict},
-    void_answers::VoidAnswers,
 };
 
 /// How long no node has had a transaction before it is sent again, and before it is sent once more, in
@@ -227,9 +229,8 @@ impl Entry {
             }
             _ => None,
         };
-        self.is_not_taken = problem.is_some()
-            && state == TransactionState::Pending
-            && self.in_the_way.is_some();
+        self.is_not_taken =
+            problem.is_some() && state == TransactionState::Pending && self.in_the_way.is_some();
         let row = TransactionRow {
             at_ms: if is_same_kind(&state, &self.known.state) {
                 self.known.at_ms

@@ -7,8 +7,10 @@ use tokio::time::Instant;
 
 use super::Pump;
 use crate::{
-    account::ChainAccount,
-    requests::rebroadcast::{self, SentAgain},
+    requests::{
+        account::ChainAccount,
+        rebroadcast::{self, SentAgain},
+    },
     services::Services,
 };
 

@@ -24,10 +24,10 @@ use crate::{
     requests::{
         replacing,
         request_store::{self, CommitExtras},
+        tracking::TrackedRequest,
     },
     services::Services,
     store::rows::TransactionRow,
-    tracking::TrackedRequest,
 };
 
 /// One of them that a final block has.

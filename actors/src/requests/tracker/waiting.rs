@@ -6,9 +6,11 @@ use covault_core::{ids::RequestId, request::TransactionState};
 
 use super::{Pump, entry::Entry};
 use crate::{
-    account::ChainAccount,
+    requests::{
+        account::ChainAccount,
+        tracking::{GapSuspect, SpeedUpDue, TrackedRequest},
+    },
     store::rows::TransactionRow,
-    tracking::{GapSuspect, SpeedUpDue, TrackedRequest},
 };
 
 /// How long a transaction waits before it is looked whether a number before it is free, and before the next look, in

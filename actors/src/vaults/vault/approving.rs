@@ -23,6 +23,7 @@ use super::{AdmissionPermit, Msg, VaultState};
 use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
+    process::tasks::{AbortOnDrop, contained},
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
         signing::ARCHIVED,
@@ -30,7 +31,6 @@ use crate::{
     },
     services::{Services, skip_unreadable},
     store::{Batch, KeySpace, Precondition, Scan, rows},
-    tasks::{AbortOnDrop, contained},
     vaults::{capacity::Demand, management},
 };
 

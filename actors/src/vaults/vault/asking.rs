@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use ractor::ActorRef;
 
 use super::Msg;
-use crate::tasks::AbortOnDrop;
+use crate::process::tasks::AbortOnDrop;
 
 /// Asks in a task. Its answer becomes a message, also when it takes too long or panics: an actor that
 /// waits for one that never comes would not ask again.

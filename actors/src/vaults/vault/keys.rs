@@ -18,9 +18,9 @@ use super::{Msg, VaultState, asking::ask_cluster};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
+    process::tasks::AbortOnDrop,
     services::DEADLINE_GRACE_MS,
     store::{Batch, CommitError, KeySpace, Precondition, rows},
-    tasks::AbortOnDrop,
     vaults::management,
 };
 

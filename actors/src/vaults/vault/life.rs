@@ -30,8 +30,8 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
     port::{NodeConfirmations, NodeView},
+    process::tasks::AbortOnDrop,
     services::DEADLINE_GRACE_MS,
-    tasks::AbortOnDrop,
 };
 
 /// Runs of one reshare request that may fail, while this process runs: because a node refused or cheated (or

@@ -9,7 +9,7 @@ use covault_core::{
 
 use crate::{
     chain_rpc::ChainWait,
-    limits::{Party, Share, SigningParty},
+    process::limits::{Party, Share, SigningParty},
     services::Services,
 };
 

@@ -8,7 +8,7 @@ use ractor::ActorRef;
 
 use super::{Msg, VaultState};
 use crate::{
-    tasks::AbortOnDrop,
+    process::tasks::AbortOnDrop,
     vaults::address_proofs::{self, ShareHolders},
 };
 

@@ -12,8 +12,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
-    account::ChainAccount,
+    process::tasks::contained,
     requests::{
+        account::ChainAccount,
         batch_claim::BatchClaim,
         followed, request_store, reservations,
         signing::{self, SigningActor, SigningStart},
@@ -22,7 +23,6 @@ use crate::{
     },
     services::skip_unreadable,
     store::rows,
-    tasks::contained,
 };
 
 /// A request that made its actor fail so often is given up, unless it is signed.

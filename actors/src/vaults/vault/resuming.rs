@@ -24,13 +24,14 @@ use super::{
     requests::ActorFailures,
 };
 use crate::{
-    account::ChainAccount,
     chain_rpc::ChainWait,
-    limits::{Party, Share, SigningParty},
-    requests::tx_builder,
+    process::{
+        limits::{Party, Share, SigningParty},
+        tasks::contained,
+    },
+    requests::{account::ChainAccount, tx_builder},
     services::{Services, skip_unreadable},
     store::{KeySpace, Scan, rows},
-    tasks::contained,
 };
 
 /// Requests that are read at once.

@@ -12,9 +12,8 @@ use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Msg, VaultState};
 use crate::{
-    account::ChainAccount,
-    requests::{replacing, reservations, signing::BuildBlocker},
-    tasks::contained,
+    process::tasks::contained,
+    requests::{account::ChainAccount, replacing, reservations, signing::BuildBlocker},
 };
 
 /// Most outputs or objects that are looked up at once.

@@ -13,7 +13,7 @@ use covault_core::{
 use ractor::ActorRef;
 
 use super::{Msg, VaultMsg, VaultState, ask_cluster, live_key, reshare_of};
-use crate::{audit, port::NodeConfirmations, tasks::AbortOnDrop};
+use crate::{audit, port::NodeConfirmations, process::tasks::AbortOnDrop};
 
 /// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
 /// itself, and says who has not confirmed; they are told again.

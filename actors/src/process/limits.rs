@@ -14,8 +14,8 @@ use covault_core::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, SemaphorePermit};
 
-pub use crate::shares::{Party, Share, Shares, too_many};
-use crate::{appointments::Appointments, chain_rpc::ChainKey, settings::Settings};
+pub use crate::process::shares::{Party, Share, Shares, too_many};
+use crate::{chain_rpc::ChainKey, process::appointments::Appointments, settings::Settings};
 
 /// Pages far behind the first that are looked for at once; others wait.
 const MAX_FAR_PAGES: usize = 2;

@@ -1,5 +1,6 @@
 //! The signer nodes that operators have admitted. Only these are used; the cluster ignores others.
 
+pub mod observer;
 pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -7,8 +7,8 @@ use covault_core::{
 };
 
 use crate::{
-    balances::{chain, client},
     chain_rpc::{ChainError, ChainRefusal, FeeEstimate},
+    operations::common::balances::{chain, client},
     services::Services,
 };
 

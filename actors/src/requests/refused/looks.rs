@@ -1,57 +1,35 @@
-//! Nodes that say that a transaction never comes are believed when they go on saying it: those that answer now may all be
-//! behind the one that has it.
+//! What a process keeps in memory of refused transactions: hints, which begin anew with it. The directory of vaults has
+//! them, and gives them to the vaults.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    sync::Arc,
     time::Duration,
 };
 
-use covault_core::ids::RequestId;
+use covault_core::{
+    ids::RequestId,
+    networks::{Purpose, Resource},
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::account::ChainAccount;
+use crate::requests::{account::ChainAccount, void_answers::VoidAnswers};
 
-/// So many of them, one after the other and each a part of that time after the one before, it takes at least.
-const MIN_ANSWERS: u32 = 4;
-/// After so long without one it begins anew: what was said in between nobody here has heard.
-const MOST_PAUSE: Duration = Duration::from_secs(600);
+/// Most payloads in memory: about 10 MB. With one more all are read anew.
+const MOST_PAYLOADS: usize = 65_536;
 /// Between two looks at the refused transactions of an account beside its requests.
 const LOOK_PAUSE: Duration = Duration::from_secs(60);
 
-/// Answers that say, one after the other, that a transaction never comes.
-#[derive(Clone, Copy)]
-pub struct VoidAnswers {
-    since: Instant,
-    last: Instant,
-    /// When the last one came that counts.
-    counted: Instant,
-    count: u32,
-}
-
-impl VoidAnswers {
-    /// None yet.
-    pub fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            since: now,
-            last: now,
-            counted: now,
-            count: 0,
-        }
-    }
-
-    /// One more. True when they count by now: they have said so for `settling_ms`, at several times. Those that come at
-    /// once, as several requests ask, are one.
-    pub fn add(&mut self, settling_ms: u64) -> bool {
-        let settling = Duration::from_millis(settling_ms);
-        self.last = Instant::now();
-        if self.count == 0 || self.counted.elapsed() >= settling / MIN_ANSWERS {
-            self.counted = self.last;
-            self.count = self.count.saturating_add(1);
-        }
-        self.count >= MIN_ANSWERS && self.since.elapsed() >= settling
-    }
+/// All of it.
+#[derive(Default)]
+pub struct RefusedLooks {
+    /// What nodes have said of refused transactions that never come.
+    pub void: RefusedVoid,
+    /// Whose refused transactions are asked about beside its requests.
+    pub ended: EndedLooks,
+    /// What refused requests were to do.
+    pub payloads: RefusedPayloads,
 }
 
 /// Those about the refused transactions of requests. A restart begins anew.
@@ -62,7 +40,7 @@ impl RefusedVoid {
     /// Nodes say that the transaction of this request never comes. True when that counts by now.
     pub fn add(&self, request: RequestId, settling_ms: u64) -> bool {
         let mut all = self.0.lock();
-        all.retain(|_, it| it.last.elapsed() < MOST_PAUSE);
+        all.retain(|_, it| !it.are_forgotten());
         let answers = all.entry(request).or_insert_with(VoidAnswers::new);
         answers.add(settling_ms)
     }
@@ -96,6 +74,36 @@ impl EndedLooks {
     pub fn end(&self, account: &ChainAccount) {
         let mut all = self.0.lock();
         all.insert(account.clone(), Some(Instant::now()));
+    }
+}
+
+/// What a refused request was to do.
+pub struct RefusedPayload {
+    /// What its transaction does.
+    pub purpose: Purpose,
+    /// SHA-256 of its payload.
+    pub hash: [u8; 32],
+    /// What stands for its transaction as a whole, where its client has built that.
+    pub whole: Vec<Resource>,
+}
+
+/// What refused requests were to do, read from the store once: a request that has failed never changes.
+#[derive(Default)]
+pub struct RefusedPayloads(Mutex<HashMap<RequestId, Arc<RefusedPayload>>>);
+
+impl RefusedPayloads {
+    /// That of a request, where it was read.
+    pub fn get(&self, request: RequestId) -> Option<Arc<RefusedPayload>> {
+        self.0.lock().get(&request).cloned()
+    }
+
+    /// It was read.
+    pub fn keep(&self, request: RequestId, payload: Arc<RefusedPayload>) {
+        let mut all = self.0.lock();
+        if all.len() >= MOST_PAYLOADS {
+            all.clear();
+        }
+        all.insert(request, payload);
     }
 }
 

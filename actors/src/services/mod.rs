@@ -1,42 +1,35 @@
-//! What every actor shares.
+//! What every actor shares: ports and settings, and what a process has one of. What one room alone keeps in memory is with
+//! the actor that writes it.
+
+mod reads;
 
 #[cfg(test)]
 use std::collections::BTreeSet;
-use std::{collections::HashSet, fmt::Display, ops::Deref, sync::Arc, time::Duration};
+use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
 
 #[cfg(test)]
 use covault_core::audit::AuditChain;
 
 use covault_core::{
     backoff::Backoff,
-    deposit::transfer::FollowedChain,
     fault::{Class, Fault, FaultCode},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
     port::{Clock, Entropy, random_16},
-    request::SigningRequest,
-    wallet::{Wallet, vault::Vault},
 };
-use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, OnceCell};
-use zeroize::Zeroizing;
+use tokio::sync::Notify;
 
 use crate::{
     chain_rpc::ChainClients,
-    counters::Counters,
     leases::{
         CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, LogListener,
         RestoreFence, Tenure, UnleasedGuard,
     },
-    limits::Limits,
     port::{MonotonicClock, SignerCluster},
-    refused_payloads::RefusedPayloads,
+    process::{counters::Counters, limits::Limits, tasks::Tasks},
+    requests::tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
     settings::{OrchestratorParts, Settings},
-    store::{Key, Store, rows},
-    tasks::Tasks,
-    tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
-    void_answers::{EndedLooks, RefusedVoid},
+    store::{Key, Store},
     webhooks::WebhookParts,
 };
 
@@ -73,6 +66,8 @@ pub struct Listeners {
     pub speed_ups: WorkQueue<SpeedUpDue>,
     /// Takes the transactions that may wait behind a gap.
     pub gap_suspects: WorkQueue<GapSuspect>,
+    /// There is something to be sent to webhooks.
+    pub notices_due: Notify,
 }
 
 #[cfg(test)]
@@ -93,9 +88,10 @@ impl Listeners {
         Self {
             logs: Arc::new(Nobody),
             outcomes: Arc::new(Nobody),
-            tracking: crate::tracking::work_queue().0,
-            speed_ups: crate::tracking::work_queue().0,
-            gap_suspects: crate::tracking::work_queue().0,
+            tracking: crate::requests::tracking::work_queue().0,
+            speed_ups: crate::requests::tracking::work_queue().0,
+            gap_suspects: crate::requests::tracking::work_queue().0,
+            notices_due: Notify::new(),
         }
     }
 }
@@ -127,22 +123,10 @@ pub struct Shared {
     pub settings: Settings,
     pub limits: Limits,
     pub counters: Counters,
-    /// Chains of which it is stored since when payments are to be told: that is never taken back.
-    pub noted_chains: Mutex<HashSet<FollowedChain>>,
-    /// There is something to be sent to webhooks.
-    pub notices_due: Notify,
-    /// What they are sent with.
+    /// What notices are sent to webhooks with.
     pub webhooks: WebhookParts,
-    /// What challenges of the console are marked with, once it was read.
-    pub console_key: OnceCell<Zeroizing<[u8; 32]>>,
     /// Tasks that nobody waits for.
     pub tasks: Tasks,
-    /// What nodes have said of refused transactions that never come.
-    pub refused_void: RefusedVoid,
-    /// Whose refused transactions are asked about beside its requests.
-    pub ended_looks: EndedLooks,
-    /// What refused requests were to do.
-    pub refused_payloads: RefusedPayloads,
     /// Who is told what happens.
     pub listeners: Listeners,
 }
@@ -176,14 +160,8 @@ impl Services {
             limits: Limits::new(&settings),
             settings,
             counters: Counters::default(),
-            noted_chains: Mutex::default(),
-            notices_due: Notify::new(),
             webhooks,
-            console_key: OnceCell::new(),
             tasks: Tasks::default(),
-            refused_void: RefusedVoid::default(),
-            ended_looks: EndedLooks::default(),
-            refused_payloads: RefusedPayloads::default(),
             listeners,
         };
         Self {
@@ -291,122 +269,6 @@ impl Shared {
         let [random] = random;
         Backoff::new(first, longest).jittered(tries, random)
     }
-}
-
-impl Services {
-    /// A value with the version of its row.
-    pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
-        match self.store.get(key).await? {
-            Some(row) => Ok(Some((rows::decode(&row.value)?, row.version))),
-            None => Ok(None),
-        }
-    }
-
-    /// Several of one kind, in the order of their keys: `None` where there is none, an error where
-    /// one cannot be decoded.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn load_all<T: DeserializeOwned>(
-        &self,
-        keys: &[Key],
-    ) -> Result<Vec<Result<Option<T>, Fault>>, Fault> {
-        let Some(space) = keys.first().map(|key| key.space) else {
-            return Ok(Vec::new());
-        };
-        let bytes: Vec<_> = keys.iter().map(|key| key.bytes.clone()).collect();
-        let found = self.store.get_all(space, &bytes).await?;
-        let rows = bytes.iter().map(|key| found.get(key));
-        Ok(rows
-            .map(|row| row.map(|row| rows::decode(&row.value)).transpose())
-            .collect())
-    }
-
-    pub async fn request(&self, id: RequestId) -> Result<Option<(SigningRequest, u64)>, Fault> {
-        self.load(&rows::request(id)).await
-    }
-
-    pub async fn vault(&self, id: VaultId) -> Result<Option<(Vault, u64)>, Fault> {
-        self.load(&rows::vault(id)).await
-    }
-
-    /// How often the rule of approval of a vault was changed.
-    pub async fn rule_changes(&self, vault: VaultId) -> Result<u64, Fault> {
-        let row = self.load(&rows::rule_changes(vault)).await?;
-        Ok(row.map_or(0, |(changes, _)| changes))
-    }
-
-    /// The wallet that an index row names, with the version of its row.
-    pub async fn wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
-        let Some((id, _)) = self.load::<WalletId>(index).await? else {
-            return Ok(None);
-        };
-        self.load(&rows::wallet(id)).await
-    }
-
-    /// As [`Services::wallet_by`], for commands: what is known of a wallet whose vault is here is not read again.
-    pub async fn hot_wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
-        let hot = &self.held_leases.hot_rows;
-        let since = hot.begin();
-        let (index_row, known) = match hot.find(index) {
-            Some(row) => (row, true),
-            None => match self.store.get(index).await? {
-                Some(row) => (row, false),
-                None => return Ok(None),
-            },
-        };
-        let Some((wallet, version)) = self
-            .hot(&rows::wallet(rows::decode(&index_row.value)?), vault_of)
-            .await?
-        else {
-            return Ok(None);
-        };
-        let lease = self.held_leases.get(LeaseScope::Vault(wallet.vault));
-        if let (Some(lease), false) = (lease, known) {
-            hot.keep(lease, index, &index_row, since);
-        }
-        Ok(Some((wallet, version)))
-    }
-
-    /// As [`Services::wallet`], for commands.
-    pub async fn hot_wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
-        let wallet = self.hot(&rows::wallet(id), vault_of).await?;
-        wallet.ok_or_else(|| Fault::bug("no such wallet"))
-    }
-
-    /// As [`Services::vault`], for commands.
-    pub async fn hot_vault(&self, id: VaultId) -> Result<Option<(Vault, u64)>, Fault> {
-        self.hot(&rows::vault(id), |vault: &Vault| vault.id).await
-    }
-
-    async fn hot<T: DeserializeOwned>(
-        &self,
-        key: &Key,
-        vault: fn(&T) -> VaultId,
-    ) -> Result<Option<(T, u64)>, Fault> {
-        let hot = &self.held_leases.hot_rows;
-        if let Some(row) = hot.find(key) {
-            return Ok(Some((rows::decode(&row.value)?, row.version)));
-        }
-        let since = hot.begin();
-        let Some(row) = self.store.get(key).await? else {
-            return Ok(None);
-        };
-        let value: T = rows::decode(&row.value)?;
-        if let Some(lease) = self.held_leases.get(LeaseScope::Vault(vault(&value))) {
-            hot.keep(lease, key, &row, since);
-        }
-        Ok(Some((value, row.version)))
-    }
-
-    pub async fn wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
-        let wallet = self.load(&rows::wallet(id)).await?;
-        wallet.ok_or_else(|| Fault::bug("no such wallet"))
-    }
-}
-
-fn vault_of(wallet: &Wallet) -> VaultId {
-    wallet.vault
 }
 
 /// What is stored and cannot be read must not keep anybody from the rest: it is left alone, and the

@@ -10,7 +10,7 @@ use covault_core::{
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use crate::{account::ChainAccount, chain_rpc::TrackedTransaction};
+use crate::{chain_rpc::TrackedTransaction, requests::account::ChainAccount};
 
 /// What the nodes say of a transaction of which nobody knows whether one has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
