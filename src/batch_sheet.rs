@@ -215,7 +215,7 @@ pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> Sheet {
             sheet.problem(
                 number,
                 "file",
-                format!("a batch pays {MAX_ROWS} rows at most: make another one of the rest"),
+                format!("a batch pays {MAX_ROWS} rows at most: put the rest into another batch"),
             );
             break;
         }

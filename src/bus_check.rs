@@ -51,13 +51,13 @@ pub async fn check(access: &RedisAccess, inbox: Option<NodeId>) -> anyhow::Resul
     match address {
         Some(ConnectionAddr::TcpTls { host, port, .. }) if speaks_plainly(host, *port).await => {
             bail!(
-                "{setting}: begins with rediss://, and {place} speaks without TLS; use redis://, or the port of Redis that \
-                 has TLS"
+                "{setting}: begins with rediss://, but {place} does not use TLS; use redis://, or the TLS port of \
+                 Redis"
             )
         }
         Some(ConnectionAddr::Tcp(host, port)) if speaks_tls(host, *port).await => bail!(
-            "{setting}: begins with redis://, and {place} speaks TLS; use rediss://, and bus.ca_file where its certificate \
-             is from an authority of your own"
+            "{setting}: begins with redis://, but {place} requires TLS; use rediss://, and set bus.ca_file if its \
+             certificate is from your own authority"
         ),
         _ => Ok(Some(format!("{place}: {error}"))),
     }
@@ -93,14 +93,15 @@ fn refusal(error: &RedisError, is_open: bool) -> Option<String> {
     }
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS")) => Some(
-            "refuses the user or password of this URL; mend it, or the user in Redis".to_owned(),
+            "refuses the user or password of this URL; correct it, or the user in Redis".to_owned(),
         ),
         (_, Some("NOAUTH")) => Some(
             "asks for a password, and this URL has none; use redis://user:password@host:port"
                 .to_owned(),
         ),
         (ErrorKind::Server(ServerErrorKind::NoPerm), _) => Some(format!(
-            "does not let the user of this URL read what is this process's ({}); covault redis-acl prints the users that \
+            "does not allow the user of this URL to read this process's inbox ({}); covault redis-acl prints the \
+             users that \
              a cluster needs",
             error.detail().unwrap_or("NOPERM")
         )),

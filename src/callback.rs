@@ -56,7 +56,7 @@ impl HttpCallback {
         let url = http_url(&settings.url)?;
         if url.scheme() == "http" && !is_near(&url) {
             tracing::warn!(
-                "callback-url is http to another network: whoever is on the way can say yes to every request; use https"
+                "callback-url is http to another network: anyone on the network path could approve every request; use https"
             );
         }
         let http = reqwest::Client::builder()

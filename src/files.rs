@@ -92,7 +92,7 @@ pub fn lock_node_folder(folder: &Path) -> anyhow::Result<FolderLock> {
 /// place of one that was written here.
 fn check_ownership(folder: &Path) -> anyhow::Result<()> {
     let shown = folder.display();
-    let found = fs::metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
+    let found = fs::metadata(folder).with_context(|| format!("cannot inspect {shown}"))?;
     let owner = found.uid();
     if is_foreign(owner) {
         bail!(
@@ -135,7 +135,7 @@ pub fn read_trusted(path: &Path) -> anyhow::Result<Option<String>> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
     };
     let found = file.metadata();
-    let found = found.with_context(|| format!("cannot look at {shown}"))?;
+    let found = found.with_context(|| format!("cannot inspect {shown}"))?;
     check_regular(path, found.is_file())?;
     check_step(path, &place, found.uid(), found.mode() & OTHERS_WRITE != 0)?;
     if found.len() > MOST_BYTES {
@@ -175,7 +175,7 @@ enum ResolvedPath {
 /// is nothing at its end.
 fn follow(path: &Path) -> anyhow::Result<Option<ResolvedPath>> {
     let whole = path::absolute(path);
-    let whole = whole.with_context(|| format!("cannot look at {}", path.display()))?;
+    let whole = whole.with_context(|| format!("cannot inspect {}", path.display()))?;
     let mut steps = steps_back(&whole);
     let mut place = PathBuf::from("/");
     let mut folder = root()?;
@@ -192,7 +192,7 @@ fn follow(path: &Path) -> anyhow::Result<Option<ResolvedPath>> {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => {
-                return Err(error).with_context(|| format!("cannot look at {}", next.display()));
+                return Err(error).with_context(|| format!("cannot inspect {}", next.display()));
             }
         };
         match inspect(path, &next, &opened)? {
@@ -236,13 +236,13 @@ fn steps_back(path: &Path) -> Vec<OsString> {
 
 fn root() -> anyhow::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open("/", flags, Mode::empty()).context("cannot look at /")
+    rustix::fs::open("/", flags, Mode::empty()).context("cannot inspect /")
 }
 
 /// What is at this step of a path; refuses it where others could put another in the place of it or of
 /// what is in it.
 fn inspect(path: &Path, place: &Path, opened: &OwnedFd) -> anyhow::Result<FileType> {
-    let found = fstat(opened).with_context(|| format!("cannot look at {}", place.display()))?;
+    let found = fstat(opened).with_context(|| format!("cannot inspect {}", place.display()))?;
     let kind = FileType::from_raw_mode(found.st_mode);
     let written = kind == FileType::Directory
         && found.st_mode & OTHERS_WRITE != 0
@@ -344,7 +344,7 @@ fn read_private(
         .map(File::from)
         .with_context(|| format!("cannot read {shown}"))?;
     let found = file.metadata();
-    let found = found.with_context(|| format!("cannot look at {shown}"))?;
+    let found = found.with_context(|| format!("cannot inspect {shown}"))?;
     check_regular(path, found.is_file())?;
     check(&found)?;
     let mut text = Zeroizing::new(String::new());

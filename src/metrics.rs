@@ -233,7 +233,7 @@ impl PrometheusText {
             }
         }
         let name = "covault_deposits_failures_total";
-        self.family_of("counter", name, "Looks at a chain that came to nothing");
+        self.family_of("counter", name, "Attempts to read a chain that failed");
         for (chain, counts) in follows {
             self.sample(name, &[("chain", &chain.to_string())], counts.failures);
         }
@@ -253,13 +253,13 @@ impl PrometheusText {
         });
         let done: Vec<_> = done.collect();
         let name = "covault_deposits_block_timestamp_seconds";
-        self.family(name, "When the newest block that was followed was made");
+        self.family(name, "Time of the newest block that was followed");
         for (chain, counts) in follows.iter().filter(|(_, counts)| counts.head_ms > 0) {
             let seconds = counts.head_ms / 1_000;
             self.sample(name, &[("chain", &chain.to_string())], seconds);
         }
         let name = "covault_deposits_traces";
-        self.family(name, "How nodes tell what contracts pass on");
+        self.family(name, "How nodes report what contracts transfer");
         for (chain, counts) in follows {
             self.sample(
                 name,
@@ -283,7 +283,7 @@ impl PrometheusText {
 
     fn sweeps(&mut self, sweeps: &BTreeMap<FollowedChain, SweepCounts>) {
         let name = "covault_sweeps";
-        self.family(name, "Sweeps of deposit wallets that are not over");
+        self.family(name, "Sweeps of deposit wallets that have not ended");
         for (chain, counts) in sweeps {
             for (state, count) in [
                 ("due", counts.due),
@@ -298,16 +298,13 @@ impl PrometheusText {
         let name = "covault_sweeps_failed";
         self.family(
             name,
-            "Deposit wallets that could not be looked at to be swept",
+            "Deposit wallets that could not be checked for sweeping",
         );
         for (chain, counts) in sweeps {
             self.sample(name, &[("chain", &chain.to_string())], counts.failed);
         }
         let name = "covault_sweeps_oldest_wait_timestamp_seconds";
-        self.family(
-            name,
-            "Since when the sweep waits that has waited for the longest",
-        );
+        self.family(name, "When the sweep that has waited longest began to wait");
         for (chain, counts) in sweeps {
             if let Some(since_ms) = counts.oldest_wait_ms {
                 let seconds = since_ms / 1_000;
@@ -318,7 +315,7 @@ impl PrometheusText {
 
     fn webhooks(&mut self, counts: &WebhookCounts) {
         let name = "covault_webhooks_total";
-        self.family_of("counter", name, "What came of webhooks that were sent");
+        self.family_of("counter", name, "Outcomes of webhooks that were sent");
         for (which, count) in [
             ("delivered", counts.delivered),
             ("failed", counts.failed),
@@ -328,14 +325,14 @@ impl PrometheusText {
         }
         if let Some(waiting) = counts.waiting {
             let name = "covault_webhooks_waiting";
-            self.family(name, "Events that are to be sent to webhooks");
+            self.family(name, "Events waiting to be sent to webhooks");
             self.sample(name, &[], waiting);
         }
     }
 
     fn unowned(&mut self, chains: &BTreeMap<FollowedChain, bool>) {
         let name = "covault_deposits_unowned";
-        let help = "Whether no process follows a chain that one of them is to follow";
+        let help = "Whether no process follows a chain that should be followed";
         self.family(name, help);
         for (chain, is_unowned) in chains {
             let unowned = u8::from(*is_unowned);
@@ -435,7 +432,7 @@ impl PrometheusText {
         family(
             "counter",
             "covault_chain_node_left_out_total",
-            "Transactions that other nodes took and that the chain's node was too slow to get at once",
+            "Transactions that other nodes accepted and that the chain's node was too slow to receive at once",
             &|node| node.left_out,
         );
     }

@@ -56,8 +56,8 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
     let folder = serve.data_dir.display();
     ensure!(
         !serve.data_dir.join(OF_SIGNER).exists(),
-        "serve.data_dir: {folder} is the folder of a signer node; name another, and on another machine: who has both has \
-         more than an orchestrator may have"
+        "serve.data_dir: {folder} is the folder of a signer node; name another, and on another machine: whoever controls \
+         both has more than an orchestrator may have"
     );
     // The bus says itself that it is away, and tries again.
     bus_check::check(redis, identity.map(|identity| identity.id())).await?;

@@ -47,6 +47,6 @@ fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state])
         && !SAID.swap(true, Ordering::Relaxed)
     {
-        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told how this process is; said once");
+        tracing::warn!(%error, "failed to notify the service manager (NOTIFY_SOCKET); logged once");
     }
 }

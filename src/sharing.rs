@@ -35,14 +35,14 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     anyhow::ensure!(cluster.secret_file().is_some(), NO_SECRET);
     anyhow::ensure!(
         config.store.kind == StoreKind::Postgres,
-        "store.kind: a process without vaults (cluster.roles = \"http\") needs the store of those that have them; use \
+        "store.kind: a process without vaults (cluster.roles = \"http\") needs the store of the processes with vaults; use \
          \"postgres\""
     );
     Ok(())
 }
 
 const NO_SECRET: &str = "cluster.secret_file: is empty, and a process without vaults (cluster.roles = \"http\") sends \
-    commands to others; name the file with the secret that all of them share";
+    commands to other processes; name the file with the secret that they all share";
 
 /// As the configuration says.
 ///

@@ -41,7 +41,7 @@ pub fn hangups() -> std::io::Result<Signal> {
 pub fn ignore_hangups(mut hangup: Signal) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            tracing::info!("SIGHUP: this process has no policy file that it could read again");
+            tracing::info!("SIGHUP ignored: this process has no policy file to reload");
         }
     });
 }

@@ -16,7 +16,7 @@ pub fn describe() {
     describe_histogram!(
         SECONDS,
         Unit::Seconds,
-        "How long commits took until they were on disk, those that were refused too"
+        "Time until commits were on disk, including commits that were refused"
     );
 }
 

@@ -347,7 +347,7 @@ pub async fn orchestrator(
     };
     anyhow::ensure!(
         roles.run_vaults() || !store.exclusive(),
-        "a process without vaults needs a store that it can share with those that have them"
+        "a process without vaults needs a store that it shares with the processes that have them"
     );
     let policy = match serve.policy_file.clone() {
         path if path.as_os_str().is_empty() => None,

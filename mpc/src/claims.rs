@@ -99,7 +99,7 @@ pub enum ClaimError {
     #[error("the payment is held until {}", .0.until_ms)]
     Held(HeldUntil),
     /// Those who have approved it have as many payments held as can be noted of them.
-    #[error("too many held payments are noted")]
+    #[error("too many held payments are stored")]
     TooManyHeld,
     /// Recent spending is unknown: an older copy of the claims file was restored.
     #[error("claims of this node are missing, so its limits and approvals count as used up")]

@@ -38,7 +38,8 @@ fn hash(secret: &[u8; 32]) -> String {
 }
 
 fn no_link() -> Fault {
-    let sentence = "this link was used, has expired, or is another node's: ask the node's administrator for a new one";
+    let sentence = "this link was used, has expired, or belongs to another node: ask the node's administrator for a \
+                    new one";
     Fault::new(Class::Unauthenticated, sentence)
 }
 

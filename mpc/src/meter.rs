@@ -82,11 +82,7 @@ pub fn describe() {
         NODE_BUSY,
         "Orders that this node refused because it was overloaded"
     );
-    describe_histogram!(
-        NODE_CLAIM,
-        Unit::Seconds,
-        "How long it took to have a claim on disk"
-    );
+    describe_histogram!(NODE_CLAIM, Unit::Seconds, "Time until a claim was on disk");
     describe_gauge!(NODE_KEYS, "Keys that this node holds a share of");
     describe_gauge!(
         NODE_BANS,

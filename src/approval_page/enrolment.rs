@@ -98,7 +98,7 @@ pub fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
 fn secret(link: &str) -> Result<[u8; 32], Fault> {
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(link);
     let bytes = bytes.ok().and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| Fault::new(Class::Unauthenticated, "this is no link of this node"))
+    bytes.ok_or_else(|| Fault::new(Class::Unauthenticated, "this is not a link of this node"))
 }
 
 /// Counts links that cannot be used.

@@ -290,8 +290,8 @@ pub async fn begin(call: &Call<'_>, session: &Session) -> Result<Answer, Refused
 }
 
 fn changed() -> Refused {
-    let problem = "what the service tells of this request is not what this page has shown, nothing was approved: load the \
-                   page again and compare it with what was asked for";
+    let problem = "the service now describes this request differently than this page did; nothing was approved: reload \
+                   the page and compare it with what was asked for";
     Fault::new(Class::WrongState, problem).into()
 }
 
@@ -309,7 +309,7 @@ pub async fn approve(call: &Call<'_>, session: &Session) -> Result<Answer, Refus
     let owner = call.page.people.find(&credential_id);
     let owner = owner.filter(|(person, _)| *person == session.person);
     let (person, passkey) = owner.ok_or_else(|| {
-        forbidden("this is not a passkey of who has signed in, made for this page")
+        forbidden("this passkey is not one that the person who has signed in made for this page")
     })?;
     let key = ApproverKey::Passkey(Box::new(passkey));
     let proof = ApprovalProof::WebAuthn {

@@ -114,7 +114,7 @@ impl Sessions {
         let split = bytes.split_at_checked(MARKED);
         let (marked, mark) = split.ok_or_else(|| not_signed_in("the challenge is too short"))?;
         let genuine = self.mark(marked)?.verify_slice(mark);
-        genuine.map_err(|_| not_signed_in("the challenge is not ours"))?;
+        genuine.map_err(|_| not_signed_in("the challenge was not issued here"))?;
         let split = marked.split_first_chunk::<32>();
         let (nonce, ends) = split.ok_or_else(|| Fault::bug("a challenge without a nonce"))?;
         let ends_ms = u64::from_be_bytes(ends.try_into().map_err(Fault::bug)?);

@@ -138,7 +138,7 @@ fn read__should_name_row_and_column_of_all_that_is_wrong() {
     let many = "{a},1\n".repeat(MAX_ROWS + 1);
     assert_eq!(
         one(&many, 0),
-        "row 256, file: a batch pays 254 rows at most: make another one of the rest"
+        "row 256, file: a batch pays 254 rows at most: put the rest into another batch"
     );
     assert_eq!(one(&"{a},1\n".repeat(MAX_ROWS), 0), "");
 }

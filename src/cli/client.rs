@@ -184,7 +184,7 @@ fn service_url(text: &str) -> Result<String, String> {
     if is_url {
         return Ok(text.trim_end_matches('/').to_owned());
     }
-    Err("it is no URL; use http://HOST:PORT or https://HOST".to_owned())
+    Err("it is not a URL; use http://HOST:PORT or https://HOST".to_owned())
 }
 
 fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {

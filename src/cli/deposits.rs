@@ -107,7 +107,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let client = orchestrator.client()?;
             client.call::<RestartDeposits>(&request).await?;
             print_line(format_args!(
-                "the chain is followed anew from block {from} on"
+                "the chain is followed again from block {from} on"
             ));
         }
     }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Look for what would keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
 ///
 /// Reads the configuration, and writes nothing but a file of 4 KiB in the data folder, which it deletes. May run beside
-/// the process. Exit code 0: nothing found; 5: something to mend soon; 6: something that keeps it from working.
+/// the process. Exit code 0: nothing found; 5: something to fix soon; 6: something that keeps it from working.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -129,7 +129,7 @@ fn lines(check: &Check) -> Vec<String> {
 fn finding(checks: &[Check]) -> Option<Finding> {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (warnings, failures) = (count(State::Warn), count(State::Fail));
-    let sentence = format!("{failures} to mend before it works, {warnings} to mend soon");
+    let sentence = format!("{failures} to fix before it works, {warnings} to fix soon");
     if failures > 0 {
         Some(Finding::cannot_sign(sentence))
     } else if warnings > 0 {

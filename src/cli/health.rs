@@ -77,7 +77,7 @@ fn address(setting: &str, listen: &str) -> anyhow::Result<SocketAddr> {
     }
     let address: SocketAddr = listen
         .parse()
-        .with_context(|| format!("{setting} is {listen}, which is no IP:PORT"))?;
+        .with_context(|| format!("{setting} is {listen}, which is not IP:PORT"))?;
     if address.port() == 0 {
         bail!("{setting} has port 0, and which port that became is not known here");
     }

@@ -45,7 +45,7 @@ const EXIT_CODES: &str = "Exit codes:
   1    an error: stderr says what is wrong and what to do
   2    the command line is wrong
   3    alarm: something was changed that nobody may change (audit verify, backup verify)
-  5    it signs, and something needs somebody (status, doctor, chain list)
+  5    it signs, but something needs attention (status, doctor, chain list)
   6    it cannot sign, not at all or not for some vault (status, doctor, health, chain list)
   7    the request failed (request watch)
   130  ended by a second SIGINT or SIGTERM (serve, signer, dev)";

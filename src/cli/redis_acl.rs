@@ -190,7 +190,7 @@ fn password_hash(folder: &Path, name: &str) -> anyhow::Result<String> {
             return Ok(hash.to_owned());
         }
         bail!(
-            "{}: is no SHA-256 of a password; remove it to make a new one",
+            "{}: is not the SHA-256 of a password; remove it to make a new one",
             kept.display()
         );
     }

@@ -94,8 +94,9 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     if config.cluster.roles.run_vaults() && !single.is_empty() {
         tracing::warn!(
             chains = single,
-            "these chains have one node each, whose word alone ends requests and transactions: one that lies can have \
-             a payment made twice, or never; name a second node of another operator in rpc (docs/threat-model.md)"
+            "these chains have one node each, which alone decides how requests and transactions end: a node that lies can \
+             cause a payment to be made twice, or never; add a second node, of another operator, to rpc \
+             (docs/threat-model.md)"
         );
     }
     service_manager::ready(stop.clone());

@@ -15,7 +15,7 @@ const MOST_NAMES: usize = 8;
 
 /// Print whether the service signs, and what is in the way: nodes, vaults, requests (calls a running orchestrator).
 ///
-/// Exit code 0: all is well; 5: it signs, and something needs somebody; 6: it cannot sign for some vault, or not at all;
+/// Exit code 0: all is well; 5: it signs, but something needs attention; 6: it cannot sign for some vault, or not at all;
 /// 1: it does not answer.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -105,7 +105,7 @@ impl Status {
         let name = &vault.name;
         if !vault.ready {
             let reason = vault.failed_reason.as_ref().or(vault.problem.as_ref());
-            let reason = reason.map_or("its keys are being made", String::as_str);
+            let reason = reason.map_or("its keys are being generated", String::as_str);
             self.vaults_that_cannot_sign
                 .push(format!("{name}: {reason}"));
             return;
@@ -118,7 +118,7 @@ impl Status {
         for (scheme, available, threshold) in shares {
             if available < threshold {
                 self.vaults_that_cannot_sign.push(format!(
-                    "{name}: {available} of {threshold} signers that {scheme} needs are there"
+                    "{name}: {available} of {threshold} signers that {scheme} needs are available"
                 ));
                 return;
             }
@@ -143,7 +143,7 @@ impl Status {
             || !self.nodes_halted.is_empty()
             || !self.nodes_with_bans.is_empty()
             || self.requests_stuck > 0;
-        needs_somebody.then(|| Finding::degraded("it signs, and something needs somebody".into()))
+        needs_somebody.then(|| Finding::degraded("it signs, but something needs attention".into()))
     }
 
     fn lines(&self) -> Vec<String> {
@@ -275,8 +275,8 @@ mod tests {
                 "          does not sign: graz",
                 "          want to join (covault node list): 1",
                 "vaults    2 of 4 can sign",
-                "          cannot: short: 1 of 2 signers that dkls23 needs are there",
-                "          cannot: new: its keys are being made",
+                "          cannot: short: 1 of 2 signers that dkls23 needs are available",
+                "          cannot: new: its keys are being generated",
                 "          no signer to spare: tight",
                 "requests  4 make no progress: covault request stuck",
             ]

@@ -215,7 +215,9 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
     let signers = vault.signers.len();
     if usize::try_from(vault.threshold).is_ok_and(|threshold| threshold <= signers / 2) {
         eprintln!(
-            "NOTE: with {} of {signers} signers, two sets of them without a node in common can each sign: limits hold in each by itself, and signers whose policy has payments approved make no such key. A threshold of more than {} has no such sets",
+            "NOTE: with {} of {signers} signers, two sets of nodes that share no node can each sign: limits apply \
+             to each set separately, and signers whose policy requires approvals make no such key. With a threshold \
+             of more than {} there are no such sets",
             vault.threshold,
             signers / 2
         );

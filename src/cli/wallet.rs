@@ -62,7 +62,7 @@ fn network(name: &str) -> Result<NetworkType, String> {
             let all = (1..).map_while(|number| NetworkType::try_from(number).ok());
             let names = all.map(|it| it.as_str_name().trim_start_matches(PREFIX).to_lowercase());
             let names: Vec<_> = names.collect();
-            Err(format!("is none of {}", names.join(", ")))
+            Err(format!("is not one of {}", names.join(", ")))
         }
     }
 }

@@ -31,7 +31,8 @@ impl Config {
             let level = part.split_once('=').map_or(part, |(_, level)| level);
             if level.trim().parse::<LevelFilter>().is_err() {
                 problems.push(format!(
-                    "log.level: {level:?} is no level; use trace, debug, info, warn, error or off, alone or as target=level"
+                    "log.level: {level:?} is not a level; use trace, debug, info, warn, error or off, alone or as \
+                     target=level"
                 ));
             }
         }
@@ -169,13 +170,13 @@ fn chain_problem(chain: &str, nodes: &ChainNodes) -> Option<String> {
     let wrong = nodes.rpc.iter().position(|text| !is_url(text))?;
     // An address may hold a key.
     Some(format!(
-        "chains.{chain}.rpc: address {} of {count} is no URL; use http://HOST:PORT or https://",
+        "chains.{chain}.rpc: address {} of {count} is not a URL; use http://HOST:PORT or https://",
         wrong + 1
     ))
 }
 
 fn not_an_address(setting: &str, address: &str) -> String {
-    format!("{setting}: {address:?} is no address; use IP:PORT, such as 127.0.0.1:8080")
+    format!("{setting}: {address:?} is not an address; use IP:PORT, such as 127.0.0.1:8080")
 }
 
 /// Host names are looked up when the process listens.
@@ -207,17 +208,20 @@ mod tests {
         for (file, words) in [
             (
                 "[log]\nlevel = \"infoo\"",
-                "log.level: \"infoo\" is no level",
+                "log.level: \"infoo\" is not a level",
             ),
             (
                 "[log]\nlevel = \"info,covault=loud\"",
-                "log.level: \"loud\" is no level",
+                "log.level: \"loud\" is not a level",
             ),
             (
                 "[serve]\nlisten = \"8080\"",
-                "serve.listen: \"8080\" is no address",
+                "serve.listen: \"8080\" is not an address",
             ),
-            ("[serve]\nlisten = \"\"", "serve.listen: \"\" is no address"),
+            (
+                "[serve]\nlisten = \"\"",
+                "serve.listen: \"\" is not an address",
+            ),
             (
                 "[serve]\nmetrics_listen = \"127.0.0.1\"",
                 "serve.metrics_listen",

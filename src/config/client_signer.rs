@@ -94,7 +94,7 @@ impl ClientSignerSettings {
         };
         let vault = self.vault.parse();
         let vault =
-            vault.map_err(|_| anyhow::anyhow!("vault-uuid (client_signer.vault) is no uuid"))?;
+            vault.map_err(|_| anyhow::anyhow!("vault-uuid (client_signer.vault) is not a uuid"))?;
         let secret = match self.callback_secret_file.as_os_str().is_empty() {
             true => None,
             false => {

@@ -47,8 +47,8 @@ pub enum ConfigError {
     #[error("{}", list(.0))]
     Several(Vec<ConfigError>),
     #[error(
-        "{variable}: {setting} is read from the configuration file only, so that who sets \
-         variables cannot change what this node signs; set it there, and unset the variable"
+        "{variable}: {setting} is read from the configuration file only, so that nobody can \
+         change what this node signs by setting variables; set it there, and unset the variable"
     )]
     FileOnly { variable: String, setting: String },
     #[error("{0:#}")]

@@ -177,7 +177,7 @@ mod tests {
             "a.toml: serve.max_connections: -1 is too low; use 1 or more",
             "a.toml: signer.least_threshold: 70000 is too high; use 65535 or less",
             "COVAULT_STORE_CONNECTIONS: store.connections: 0 is too low; use 1 or more",
-            "COVAULT_SERVE_LISTEN: serve.listen: \"nowhere\" is no address",
+            "COVAULT_SERVE_LISTEN: serve.listen: \"nowhere\" is not an address",
             "COVAULT_CHAINS_EVM_2_TIMEOUT_MS: chains.evm.2.timeout_ms: must be above 0",
         ];
         for words in expected {

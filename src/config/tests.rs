@@ -439,7 +439,7 @@ fn client_signer__should_say_what_is_wrong_with_its_file_without_showing_it() {
             "config.yml is not YAML that can be read: line 2",
         ),
         ("ssh: [hunter2", "config.yml is not YAML that can be read"),
-        ("hunter2", "it must be names with values"),
+        ("hunter2", "it must be a mapping of names to values"),
         ("signer:\n  name:\n", "a setting without a value"),
         (
             "callback-format: xml\n",
@@ -453,7 +453,7 @@ fn client_signer__should_say_what_is_wrong_with_its_file_without_showing_it() {
         );
     }
     for (text, says) in [
-        ("vault-uuid: a\ncallback-url: http://x\n", "is no uuid"),
+        ("vault-uuid: a\ncallback-url: http://x\n", "is not a uuid"),
         (
             "vault-uuid: a\n",
             "callback-url (client_signer.callback_url) is missing",

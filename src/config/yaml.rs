@@ -35,11 +35,11 @@ pub(super) fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
     let Json::Object(mut file) = read.map_err(|error| {
         bad(match error.location() {
             Some(at) => format!("line {}, column {}", at.line(), at.column()),
-            None => "it is cut off, or empty".to_owned(),
+            None => "it is truncated, or empty".to_owned(),
         })
     })?
     else {
-        return Err(bad("it must be names with values".to_owned()));
+        return Err(bad("it must be a mapping of names to values".to_owned()));
     };
     let mut client = Table::new();
     take(origin, "", &mut file, NAMES, &mut client)?;

@@ -245,7 +245,7 @@ impl LinkCheck {
         }
         if previous != self.hash {
             return Err(format!(
-                "entry {number} does not follow the one before it: one of them is another than it was"
+                "entry {number} does not follow the one before it: one of them was changed"
             ));
         }
         self.hash = says;
@@ -263,7 +263,7 @@ impl LinkCheck {
             }
             // Written while this was read.
             Some(head) if head.number > last => format!(
-                "the entries end with {last}, and the head says {}: load the page again; if it stays so, the end was \
+                "the entries end with {last}, and the head says {}: reload the page; if this message stays, the end was \
                  cut off",
                 head.number
             ),

@@ -174,15 +174,15 @@ pub async fn create(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
     };
     let is_as_shown = form.total == shown.smallest && form.read_with == shown.decimals.to_string();
     let problem = match (shown.problems.is_empty(), shown.duplicates) {
-        (false, _) => Some("The file has mistakes; nothing was made of it."),
+        (false, _) => Some("The file has mistakes; nothing was created."),
         (true, _) if !is_as_shown => {
-            let problem = "The amounts are no longer those that were checked: look at them again. Nothing was made.";
+            let problem = "The amounts are no longer those that were checked: check them again. Nothing was created.";
             let page = show(call, signed_in, form, Some(shown), problem).await?;
             return Ok(page.with_status(StatusCode::CONFLICT));
         }
-        (true, 1..) if !form.duplicates => {
-            Some("A recipient is paid more than once: say that this is meant, or mend the file.")
-        }
+        (true, 1..) if !form.duplicates => Some(
+            "A recipient is paid more than once: confirm that this is intended, or correct the file.",
+        ),
         _ => None,
     };
     if let Some(problem) = problem {
@@ -391,7 +391,7 @@ async fn sheet_of(
     if form.is_empty {
         return Err(Fault::field(
             "file",
-            "is empty: nothing was read, and nothing was made",
+            "is empty: nothing was read, and nothing was created",
         ));
     }
     let chosen = chosen(call, signed_in, form).await?;

@@ -178,7 +178,8 @@ pub async fn add(
             let about = (place, spend.of.clone(), spend.to.clone());
             let Some(found) = known.get(&about).and_then(|place| found.get(*place)) else {
                 spend.history = format!(
-                    "Whether this address was paid before was not looked up: only the first {RECIPIENTS} of a page are."
+                    "Not checked whether this address was paid before: only the first {RECIPIENTS} addresses of a \
+                     page are checked."
                 );
                 spend.is_new = true;
                 continue;

@@ -127,7 +127,7 @@ fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonPr
     let (credential_id, assertion, _) = credential.decode()?;
     if signed_in.user.passkey(&credential_id).is_none() {
         return Err(forbidden(
-            "this is not a passkey of who has signed in: sign in with its account",
+            "this passkey belongs to another account than the one that has signed in: sign in with its account",
         ));
     }
     let proof = wire::WebAuthnProof {
@@ -142,7 +142,7 @@ fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonPr
 }
 
 fn not_waiting(uuid: &str) -> Refused {
-    let problem = format!("{uuid} is not waiting for approval any more: load the page again");
+    let problem = format!("{uuid} no longer waits for approval: reload the page");
     Fault::new(Class::WrongState, problem).into()
 }
 
@@ -156,7 +156,7 @@ fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), Refuse
         return Ok(());
     }
     let problem = format!(
-        "{uuid} is not what this page has shown, nothing was signed: load the page again and compare it with what was \
+        "{uuid} is no longer what this page has shown; nothing was signed: reload the page and compare it with what was \
          asked for"
     );
     Err(Fault::new(Class::WrongState, problem).into())
@@ -279,8 +279,7 @@ async fn of_one_vault(
         check_shown(&request, shown)?;
         let of: VaultId = request.vault_uuid.unwrap_or_default().parse()?;
         if *vault.get_or_insert(of) != of {
-            let problem =
-                "these are requests of several vaults: reject those of each by themselves";
+            let problem = "these requests belong to several vaults: reject the requests of each vault separately";
             return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
         }
         ids.push(uuid.parse()?);

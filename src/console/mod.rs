@@ -513,7 +513,7 @@ pub fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
     }
     Err(Refused::new(
         StatusCode::FORBIDDEN,
-        "this did not come from a page of this address",
+        "this did not come from a page of this service",
     ))
 }
 

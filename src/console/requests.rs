@@ -102,7 +102,7 @@ fn leave_out(found: &mut Vec<(wire::SigningRequest, RequestView)>) -> Vec<(Strin
         it if it.is_mine => "you have approved it",
         it if it.is_held => "it is held, and enough have approved it",
         it if !it.problem.is_empty() => "it cannot be shown",
-        _ => "it does not wait any more",
+        _ => "it no longer waits",
     };
     let said = others
         .into_iter()
@@ -306,8 +306,8 @@ fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
             "replaced",
             true,
             match state.replaced_by.as_str() {
-                "" => "another transaction took its place: it will never be in a block".to_owned(),
-                by => format!("{by} took its place: it will never be in a block"),
+                "" => "another transaction replaced it: it will never be in a block".to_owned(),
+                by => format!("{by} replaced it: it will never be in a block"),
             },
         ),
         Status::Dropped => (

@@ -49,7 +49,7 @@ impl Standing {
             return Self::None;
         };
         if !holds(mine, now_ms) {
-            return Self::Again("Your approval is over and counts no more.");
+            return Self::Again("Your approval has expired and no longer counts.");
         }
         if !request.approval_wanted.is_empty() && !is_held(request) {
             return Self::Again("You have approved it, but a signer wants more than that.");

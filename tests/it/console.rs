@@ -293,7 +293,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         late["said"]
             .as_str()
             .unwrap()
-            .contains("is not waiting for approval any more"),
+            .contains("no longer waits for approval"),
         "{late}"
     );
 

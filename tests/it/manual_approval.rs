@@ -206,7 +206,10 @@ async fn manual__should_sign_what_a_person_has_approved_with_an_ssh_key_and_noth
         outcome_of(command.arg("--rejection").arg(&rejection))
     };
     let (done, out, err) = veto();
-    assert!(!done && err.contains("proof: is of nobody"), "{out}{err}");
+    assert!(
+        !done && err.contains("proof: is not from a person"),
+        "{out}{err}"
+    );
     let rejected = folder.join("dev/rejected");
     assert!(!rejected.exists());
     let holding = format!(

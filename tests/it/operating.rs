@@ -251,7 +251,7 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
     assert!(list.contains(vault), "{list}");
     let (code, _, err) = of_environment(&["vault", "list"], "localhost:8080");
     assert!(
-        code == 1 && err.contains("COVAULT_ADDR: it is no URL; use http://"),
+        code == 1 && err.contains("COVAULT_ADDR: it is not a URL; use http://"),
         "{err}"
     );
     let words = [
@@ -264,7 +264,7 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
     ];
     let (code, _, err) = of_environment(&words, &dev.api.base);
     assert!(
-        code == 2 && err.contains("it is no URL; use http://"),
+        code == 2 && err.contains("it is not a URL; use http://"),
         "{err}"
     );
     let quiet = ["batch", "list", "--vault", vault, "--quiet"];

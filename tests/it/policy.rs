@@ -415,7 +415,7 @@ async fn signers__should_read_their_policy_again_when_they_are_asked_to() {
     cluster.serve.signal("HUP");
     eventually("the service says that it has none", async || {
         let log = cluster.serve.log();
-        log.contains("SIGHUP: this process has no policy file")
+        log.contains("SIGHUP ignored: this process has no policy file")
             .then_some(())
     })
     .await;

@@ -273,7 +273,7 @@ const commands = {
     await page.goto(`${origin}/batches/new?vault=${vault}`);
     await page.getByLabel('File', { exact: true }).setInputFiles({ name: 'salaries.csv', mimeType: 'text/csv', buffer: Buffer.from(bad) });
     await page.getByRole('button', { name: 'Check' }).click();
-    await page.getByText('Nothing was made').waitFor({ timeout: 20_000 });
+    await page.getByText('Nothing was created').waitFor({ timeout: 20_000 });
     const mistakes = await main.innerText();
     const first = await inspect(page, 'batch-mistakes');
     await page.getByLabel('Or its rows as text').fill(good);

@@ -171,7 +171,7 @@ pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fa
     services.store.commit(batch).await?;
     tracing::warn!(
         ended,
-        "restored from a backup; clients wait until an operator lets them in"
+        "restored from a backup; clients are refused until an operator runs covault backup resume"
     );
     Ok(ClientGate::closed())
 }
@@ -187,7 +187,7 @@ pub async fn let_clients_in(services: &Services, by: &AuditActor) -> Result<(), 
     else {
         return Err(Fault::new(
             Class::WrongState,
-            "clients are not kept out: no backup was restored, or they were let in already",
+            "clients are not refused: no backup was restored, or the service was already resumed",
         ));
     };
     let mut batch = Batch::new();
@@ -228,9 +228,9 @@ async fn end_requests(services: &Services, imported: RestoreTimes) -> Result<u64
                 continue;
             }
             let reason = format!(
-                "the service was restored from a backup, in which this request was not signed yet; \
-                 whether it was signed or sent after that is not known: look at the chain before \
-                 asking again (backup of {} ms since the Unix epoch)",
+                "the service was restored from a backup in which this request was not signed yet; it is \
+                 not known whether it was signed or sent after that: check the chain before you \
+                 request it again (backup of {} ms since the Unix epoch)",
                 imported.backup_at_ms
             );
             let event = RequestEvent::Restored { reason };
@@ -274,8 +274,8 @@ async fn end_batches(services: &Services, imported: RestoreTimes) -> Result<(), 
                 continue;
             }
             let reason = format!(
-                "the service was restored from a backup, in which this batch was not over yet; whether it was paid after \
-                 that is not known: look at the chain before you make another one (backup of {} ms since the Unix epoch)",
+                "the service was restored from a backup in which this batch had not ended yet; it is not known whether it \
+                 was paid after that: check the chain before you make another one (backup of {} ms since the Unix epoch)",
                 imported.backup_at_ms
             );
             let (event, by) = (BatchEvent::Restored { reason }, AuditActor::service());

@@ -35,7 +35,7 @@ pub async fn run(vaults: VaultActors) {
     loop {
         tokio::time::sleep(pause).await;
         if let Err(fault) = look(&vaults).await {
-            tracing::warn!(?fault, "looking after batch payments failed");
+            tracing::warn!(?fault, "failed to process batch payments");
         }
     }
 }
@@ -70,7 +70,7 @@ async fn look_at(vaults: &VaultActors, vault: VaultId, batch: BatchId) {
         Err(fault) => Some(fault),
     };
     if let Err(fault) = hold_up(&vaults.services, vault, batch, reason).await {
-        tracing::debug!(%batch, ?fault, "why a batch payment waits was not stored");
+        tracing::debug!(%batch, ?fault, "failed to store why a batch payment waits");
     }
 }
 
@@ -93,7 +93,7 @@ async fn hold_up(
     let mut change = Batch::new();
     match &reason {
         Some(reason) => {
-            tracing::warn!(%batch, ?fault, "a batch payment has to wait");
+            tracing::warn!(%batch, ?fault, "a batch payment is waiting");
             // It is on its way still, so that no reason stays behind one that is over.
             let open = batch_rows::open_batch(vault, batch);
             let open_row = services.load::<()>(&open).await?;
@@ -193,8 +193,8 @@ async fn next(services: &Services, batch: &BatchPayment) -> Result<Next, Fault> 
                 match certain {
                     true => reason,
                     false => format!(
-                        "{reason}. Somebody may have the signed transaction: look whether the recipients were paid before you \
-                     make another batch"
+                        "{reason}. Someone may have the signed transaction: check whether the recipients were paid \
+                         before you make another batch"
                     ),
                 },
                 certain && !denied,

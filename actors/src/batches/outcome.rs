@@ -90,10 +90,10 @@ fn of_one(request: &SigningRequest, place: Option<TransactionState>, asked: bool
             };
         }
         Some(TransactionState::Replaced { .. }) => {
-            return void("another transaction has taken the place of its transaction");
+            return void("another transaction has replaced its transaction");
         }
         Some(TransactionState::Dropped) => {
-            return void("the time of its transaction is over, and no block has it");
+            return void("its transaction has expired, and no block includes it");
         }
         Some(TransactionState::Pending | TransactionState::Partial(_)) | None => {}
     }

@@ -95,7 +95,7 @@ pub async fn first_stage(services: &Services, batch: &BatchPayment) -> Result<Ba
         && other != batch.id
     {
         let sentence =
-            format!("batch {other} pays the same token from the wallet; wait until it is over");
+            format!("batch {other} pays the same token from the wallet; wait until it has ended");
         return Err(Fault::new(Class::WrongState, sentence));
     }
     let allowance = allowance(services, &payment).await?;

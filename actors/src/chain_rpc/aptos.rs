@@ -318,7 +318,7 @@ impl AptosNode {
                 errors.sort_by_key(|error| matches!(error, Err(ChainError::Refused(_))));
                 let enough = errors.len() >= self.rest.agree();
                 let error = errors.into_iter().find_map(Result::err);
-                let unsure = || ChainError::unknown("the nodes do not agree about a simulation");
+                let unsure = || ChainError::unknown("the nodes disagree about a simulation");
                 Err(error.filter(|_| enough).unwrap_or_else(unsure))
             }
         }
@@ -378,7 +378,7 @@ impl AptosNode {
             Some(_) => is_void(refusal, true),
             None if self.is_over(sent).await => is_void(refusal, true),
             None => BroadcastOutcome::Unknown(format!(
-                "{}; whether an earlier try was executed is not known yet",
+                "{}; it is not yet known whether an earlier attempt was executed",
                 refusal.reason
             )),
         }

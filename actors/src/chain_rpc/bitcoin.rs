@@ -327,7 +327,7 @@ impl BitcoinNode {
                 .collect();
             if !self.is_spent(&absent).await {
                 return BroadcastOutcome::Unknown(format!(
-                    "the node does not know an output that the transaction spends, or not yet: {}",
+                    "the node does not know (yet) an output that the transaction spends: {}",
                     short(&error.message)
                 ));
             }
@@ -481,7 +481,7 @@ fn chain_of(said: &[BitcoinRpcResult], local: bool) -> ParsedResponse<Result<(),
         Some(GENESIS) => match later {
             Ok(later) if later.as_str() == Some(CHECKPOINT.1) => ParsedResponse::Value(Ok(())),
             Ok(_) => ParsedResponse::Value(Err(
-                "the node that is configured for Bitcoin is on a chain that has left Bitcoin's".into(),
+                "the node that is configured for Bitcoin is on a fork of the Bitcoin chain".into(),
             )),
             Err(_) => ParsedResponse::Busy(format!(
                 "the node is still catching up with the chain: it has no block {} yet",
@@ -490,7 +490,7 @@ fn chain_of(said: &[BitcoinRpcResult], local: bool) -> ParsedResponse<Result<(),
         },
         Some(REGTEST) if local => ParsedResponse::Value(Ok(())),
         Some(REGTEST) => ParsedResponse::Value(Err(
-            "the node that is configured for Bitcoin is on regtest, which is only taken from nodes on this machine"
+            "the node that is configured for Bitcoin is on regtest, which is accepted only from nodes on this machine"
                 .into(),
         )),
         Some(_) => ParsedResponse::Value(Err(

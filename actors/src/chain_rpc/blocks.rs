@@ -117,7 +117,7 @@ pub trait BlockSource: Send + Sync {
         _block: u64,
         _of: &[(Account, Option<Account>)],
     ) -> Result<BlockBalances, ChainError> {
-        let reason = "nodes of this network do not say what accounts had after a block";
+        let reason = "nodes of this network do not report balances at an earlier block";
         Err(ChainError::refused(reason, ExecuteCode::Unspecified))
     }
 }

@@ -478,7 +478,7 @@ impl<P: Protocol> Client<P> {
     pub fn disagree(&self, subject: &str) -> CallError<P::Refusal> {
         let (chain, agree) = (self.chain(), self.agree());
         CallError::Unreachable(format!(
-            "{chain}: the nodes do not agree about {subject}, and {agree} have to"
+            "{chain}: the nodes disagree about {subject}; {agree} must agree"
         ))
     }
 

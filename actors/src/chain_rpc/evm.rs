@@ -169,7 +169,7 @@ impl EvmNode {
             .pop()
             .filter(|_| enough)
             .or(unknown.into_iter().next());
-        Err(error.unwrap_or_else(|| ChainError::unknown("too few nodes say what gas it takes")))
+        Err(error.unwrap_or_else(|| ChainError::unknown("too few nodes estimated its gas")))
     }
 
     /// The latest block.
@@ -285,7 +285,7 @@ impl EvmNode {
                 BroadcastOutcome::Doubtful(refusal, standing)
             }
             Err(trouble) => BroadcastOutcome::Unknown(format!(
-                "a node said \"{}\", and whether nonce {nonce} is used for good is not known: {}",
+                "a node said \"{}\", and it is not known whether a final transaction used nonce {nonce}: {}",
                 refusal.reason,
                 trouble.into_reason()
             )),
@@ -410,7 +410,8 @@ impl ChainClient for EvmNode {
         by: Option<&str>,
     ) -> Result<Vec<Signature>, ChainError> {
         let unknown = |problem: &str| ChainError::Unknown(problem.into());
-        let by = by.ok_or_else(|| unknown("the nodes do not say what has used the number"))?;
+        let by =
+            by.ok_or_else(|| unknown("the nodes do not report which transaction used the nonce"))?;
         let sent = evm::read_sent(&transaction.signed)
             .map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         let height = self.final_height().await?;

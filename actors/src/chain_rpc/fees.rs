@@ -61,8 +61,8 @@ impl ChainClients {
         let levels = FeeLevel::ALL.iter().zip(estimates);
         let (level, dear) = levels.into_iter().find(|(_, one)| one.most_price > most)?;
         Some(format!(
-            "the nodes of {chain} name a price of {} {} for the level {}, and {most} is the most that is \
-             believed ({}.most_price)",
+            "the nodes of {chain} report a price of {} {} for the level {}, above the accepted maximum \
+             of {most} ({}.most_price)",
             dear.most_price,
             chain.network.rules().price_unit(),
             level.name(),

@@ -572,8 +572,8 @@ impl ChainClients {
         let most = self.most_price(chain);
         (price > most).then(|| {
             format!(
-                "the nodes of {chain} name a price of {price} {}, and {most} is the most that is believed \
-                 ({}.most_price); raise it, or bring fees in the request where its kind has them",
+                "the nodes of {chain} report a price of {price} {}, above the accepted maximum of {most} \
+                 ({}.most_price); raise that setting, or set the fees in the request if its kind has them",
                 rules.price_unit(),
                 chain.setting(),
             )

@@ -46,7 +46,7 @@ const UNREAD: &str = "the node's answer was not read";
 /// What is said of a longer one.
 const TOO_LONG: &str = "the node's answer is too long";
 /// What is said of one that would fill the memory.
-const STUFFED: &str = "the node's answer is of too many values";
+const STUFFED: &str = "the node's answer has too many values";
 /// What is said of one that was not read in time because of others.
 const WAITED: &str = "too many long answers came at once";
 /// Most calls to one node that are in progress at once.
@@ -367,13 +367,13 @@ impl NodePool {
         }
         if contested || !against.is_empty() {
             let nodes = against.iter().map(|index| index + 1).collect::<Vec<_>>();
-            tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes do not agree");
+            tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes disagree");
         }
         let winner = winner.filter(|_| !contested);
         match winner.map(|winner| answers.swap_remove(winner)) {
             Some((_, said)) => Ok(said),
             None => Err(self.unknown(&format!(
-                "the nodes do not agree about {what}, and {} have to",
+                "the nodes disagree about {what}; {} must agree",
                 self.agree()
             ))),
         }
@@ -583,7 +583,7 @@ impl NodePool {
     ) -> Result<(), String> {
         let node = self.nodes.get(index).ok_or("no such node")?;
         if node.health.is_silent() {
-            return Err("the node gives no answers".into());
+            return Err("the node does not answer".into());
         }
         let response = async {
             let checked = node.on_this_chain(self.check.as_ref()).await;

@@ -95,7 +95,8 @@ impl StellarNode {
         let ((sequence, destination_exists), base_fees) = tokio::try_join!(entries, fee)?;
         let Some(sequence) = sequence else {
             return Err(ChainError::refused(
-                "the wallet's account does not exist on Stellar: send it at least 1 XLM, and what it is to spend, first",
+                "the wallet's account does not exist on Stellar: first send it at least 1 XLM plus the amount that \
+                 it will spend",
                 ExecuteCode::InsufficientFunds,
             ));
         };
@@ -300,7 +301,7 @@ impl StellarNode {
             }
             Ok(StellarTrace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
             Ok(StellarTrace::Nowhere(_)) => {
-                Err("it does not have all ledgers in which it could be".into())
+                Err("it does not have all ledgers that could contain it".into())
             }
             Err(trouble) => Err(trouble),
         };

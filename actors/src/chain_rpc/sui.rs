@@ -301,7 +301,7 @@ impl SuiNode {
                 is_void(refusal, true)
             }
             TransactionFate::Open => BroadcastOutcome::Unknown(format!(
-                "{}; whether an earlier try was executed is not known yet",
+                "{}; it is not yet known whether an earlier attempt was executed",
                 refusal.reason
             )),
         }

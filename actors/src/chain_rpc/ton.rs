@@ -142,7 +142,7 @@ impl TonNode {
             Ok(prices)
         } else {
             Err(ChainError::unknown(
-                "the nodes name prices that are more than twice those of mainnet, and are not believed",
+                "the nodes report prices of more than twice those of mainnet, which are not accepted",
             ))
         }
     }
@@ -307,7 +307,7 @@ impl TonNode {
     ) -> Option<BroadcastOutcome> {
         if wallet.state == AccountStatus::Frozen {
             return Some(BroadcastOutcome::Unknown(
-                "the wallet's account is frozen, as it owes rent; what it did before is not seen"
+                "the wallet's account is frozen, as it owes rent; its earlier transactions cannot be seen"
                     .into(),
             ));
         }
@@ -368,7 +368,8 @@ impl TonNode {
             }
         }
         BroadcastOutcome::Unknown(
-            "a node has taken the transaction, and no block has it yet; it is sent again".into(),
+            "a node has accepted the transaction, but no block includes it yet; sending it again"
+                .into(),
         )
     }
 
@@ -410,7 +411,7 @@ impl TonNode {
                 code: ExecuteCode::InsufficientFunds,
             }),
             Ok(Some(_)) => BroadcastOutcome::Accepted,
-            Ok(None) => BroadcastOutcome::Unknown("the nodes do not agree about it".into()),
+            Ok(None) => BroadcastOutcome::Unknown("the nodes disagree about it".into()),
             Err(error) => BroadcastOutcome::Unknown(format!(
                 "a node says that the wallet sent nothing: {}",
                 error.into_reason()
@@ -441,7 +442,7 @@ impl TonNode {
                 let is_here = matches!(page, TransactionSearch::Here { .. });
                 let mut seen = seen.lock();
                 if !is_here && seen.as_ref().is_some_and(|other| *other != page) {
-                    return Err("the nodes do not agree about a wallet's transactions".into());
+                    return Err("the nodes disagree about a wallet's transactions".into());
                 }
                 *seen = Some(page);
                 Ok(is_here)
@@ -611,8 +612,7 @@ impl ChainClient for TonNode {
 }
 
 const NO_MASTER: &str = "is not the master contract of a jetton";
-const UNSOUND: &str =
-    "is not a sound jetton: what it names as the owner's jetton wallet is another's, or none";
+const UNSOUND: &str = "is not a valid jetton: the jetton wallet that it names for the owner belongs to another owner, or does not exist";
 
 fn account(address: &TonAddress) -> NodeRequest {
     let address = address.contract_form();

@@ -169,7 +169,7 @@ fn confirmed(
             Ok(TransactionSighting::Mined(inclusion))
         }
         (_, Err(error)) => Err(ChainError::unknown(format!(
-            "it failed or never comes by what one node says, and more have to: {}",
+            "one node says that it failed or can never be mined, and more nodes must say so: {}",
             error.into_reason()
         ))),
     }
@@ -256,7 +256,7 @@ mod tests {
         ] {
             for one in said(sighting).await {
                 let reason = one.expect_err("one node said it").into_reason();
-                assert!(reason.contains("by what one node says"), "{reason}");
+                assert!(reason.contains("one node says"), "{reason}");
             }
         }
     }

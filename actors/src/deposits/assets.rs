@@ -90,18 +90,18 @@ pub async fn change(
         if !known.contains_key(&asset.chain) {
             let problem = match asset.chain {
                 FollowedChain::Evm(id) => format!(
-                    "no orchestrator follows this chain: name its nodes ([chains.evm.{id}]), without deposits = false"
+                    "no orchestrator follows this chain: configure its nodes ([chains.evm.{id}]) without deposits = false"
                 ),
                 FollowedChain::Tron => {
-                    "no orchestrator follows TRON: name its nodes ([chains.tron]), without deposits = false".to_owned()
+                    "no orchestrator follows TRON: configure its nodes ([chains.tron]) without deposits = false".to_owned()
                 }
             };
             return Err(Fault::field("chainId", problem));
         }
         let least = parse_u256(minimum).map_err(|error| Fault::field("minimum", error))?;
         if is_swept && asset.contract.is_some() && least.is_zero() {
-            let problem = "must be above 0 where deposits are swept, and above the cost of a sweep: anybody can pay a \
-                           little to many wallets";
+            let problem = "must be above 0 where deposits are swept, and above the cost of a sweep: anyone can send \
+                           small amounts to many wallets";
             return Err(Fault::field("minimum", problem));
         }
     }

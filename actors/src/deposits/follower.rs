@@ -157,10 +157,11 @@ impl FollowerState {
         if self.said.as_ref() != Some(&reason) {
             match is_stopped {
                 true => {
-                    tracing::error!(chain = %self.chain, reason, "deposits are not followed any more; look at the chain's nodes");
+                    tracing::error!(chain = %self.chain, reason, "deposits are no longer followed; check the \
+                        chain's nodes");
                 }
                 false => {
-                    tracing::warn!(chain = %self.chain, reason, "deposits cannot be followed now; trying again");
+                    tracing::warn!(chain = %self.chain, reason, "failed to follow deposits; retrying");
                 }
             }
             self.said = Some(reason);
@@ -219,7 +220,7 @@ impl FollowerState {
             }
             // It is followed as before until the nodes can, or another block is named.
             Err(FollowError::Nodes(reason)) => {
-                let what = "the chain cannot be followed anew now; trying again";
+                let what = "failed to restart following the chain; retrying";
                 self.restarts.failed(chain, what, reason, 0);
             }
             Err(error) => return Err(error),
@@ -266,7 +267,7 @@ impl FollowerState {
         let is_still = age_ms > STILL_MS;
         if is_still && !self.is_still {
             let (number, seconds) = (head.block.number, age_ms / 1_000);
-            tracing::warn!(chain = %self.chain, block = number, seconds, "the newest block that the nodes give is old");
+            tracing::warn!(chain = %self.chain, block = number, seconds, "the newest block that the nodes report is old");
         }
         self.is_still = is_still;
     }
@@ -430,7 +431,8 @@ impl Follow<'_> {
         }
         let named = self.source.newest_final().await?;
         if named.is_empty() {
-            let reason = "the nodes name no block that is final; set final_after of the chain if they never do";
+            let reason =
+                "the nodes report no final block; set final_after of the chain if they never do";
             return Err(FollowError::Nodes(reason.into()));
         }
         Ok(Finality::Named(named))
@@ -458,7 +460,7 @@ impl Follow<'_> {
 
     /// The header of the first of these blocks that the nodes have.
     async fn first_known(&self, blocks: &[BlockRef]) -> Result<BlockHeader, FollowError> {
-        let mut problem = FollowError::Nodes("the nodes name no block that is final".into());
+        let mut problem = FollowError::Nodes("the nodes report no final block".into());
         for block in blocks {
             match self.source.header_of(block).await {
                 Ok(header) => return Ok(header),
@@ -486,7 +488,7 @@ impl Follow<'_> {
                 // The newest ones may not be everywhere yet.
                 Ok(None) if blocks.is_empty() && first.saturating_add(APART) < newest => {
                     let reason =
-                        format!("the nodes name block {newest}, and do not have block {first}");
+                        format!("the nodes report block {newest}, but do not have block {first}");
                     return Err(FollowError::Nodes(reason));
                 }
                 Ok(None) => break,
@@ -512,15 +514,15 @@ impl Follow<'_> {
                 ForkSearch::BelowFinal => {
                     let finalized = ring.finalized().block.number;
                     return Err(FollowError::Stopped(format!(
-                        "the nodes are on another chain of blocks than before, from before block {finalized}, which was \
-                         final; nothing is told until they are back, or covault deposits restart is called"
+                        "the nodes have replaced blocks before block {finalized}, which was final; no deposit \
+                         is announced until they are back, or until you run covault deposits restart"
                     )));
                 }
             }
         }
         Err(FollowError::Stopped(format!(
-            "the nodes have replaced more than {LONGEST_FORK} blocks that were not final yet; nothing is told until they \
-             are back, or covault deposits restart is called"
+            "the nodes have replaced more than {LONGEST_FORK} blocks that were not final yet; no deposit is \
+             announced until they are back, or until you run covault deposits restart"
         )))
     }
 
@@ -562,14 +564,15 @@ impl Follow<'_> {
                     && stored.is_none()
                     && self.may_be_in_balance(&transfer, number).await?
                 {
-                    tracing::warn!(chain = %self.chain, block = number, "a transfer is not told that may have been told by a balance");
+                    tracing::warn!(chain = %self.chain, block = number, "a transfer is not announced, because a \
+                        balance comparison may already have announced it");
                     continue;
                 }
                 let is_open = open.contains_key(&transfer.key());
                 if is_open || !may_be_included(stored.as_ref()) {
                     let hash = hex::encode(transfer.transfer.tx);
                     return Err(FollowError::Nodes(format!(
-                        "the nodes are not believed: transaction 0x{hash} is in two blocks"
+                        "the nodes contradict themselves: transaction 0x{hash} is in two blocks"
                     )));
                 }
                 change.include(open, transfer, stored, &block.header)?;

@@ -131,7 +131,7 @@ impl Follow<'_> {
         if !self.source.has_balances() || books.is_paused(now_ms) {
             return Ok(Progress::AtHead);
         }
-        let what = "balances of deposit wallets cannot be compared now";
+        let what = "failed to compare balances of deposit wallets";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
         books.settle(self.reconcile(known).await, self.chain, what, again_ms)
     }
@@ -177,7 +177,7 @@ impl Follow<'_> {
         // By its number alone it may be one of another fork.
         let there = self.source.header_at(ring.finalized().block.number).await?;
         if there.block != ring.finalized().block {
-            let reason = "the nodes are on another chain of blocks than the one that was followed";
+            let reason = "the nodes are on another fork than the one that was followed";
             return Err(FollowError::Nodes(reason.into()));
         }
         let finalized = ring.finalized().block.number;
@@ -189,7 +189,7 @@ impl Follow<'_> {
             false => self.source.balances(finalized, &questions).await?,
         };
         if found.block > ring.head().block.number || found.balances.len() != questions.len() {
-            let reason = "the nodes give balances of a block that was not followed yet";
+            let reason = "the nodes report balances at a block that was not followed yet";
             return Err(FollowError::Nodes(reason.into()));
         }
         let (mut change, mut told) = (ChainChange::default(), OpenTransfers::new());
@@ -479,11 +479,11 @@ impl Follow<'_> {
         let stored = self.services.load::<TransferRow>(&key).await?;
         let stored = stored.map(|(row, _)| row);
         if open.contains_key(&transfer.key()) || !may_be_included(stored.as_ref()) {
-            return Err(Fault::bug("a balance that was told is not in the books").into());
+            return Err(Fault::bug("a balance that was announced is not in the ledger").into());
         }
         tracing::warn!(
             chain = %self.chain, block = number, address = holding.account.text(self.chain.network()),
-            "a deposit wallet has more than its transfers explain: told as a deposit"
+            "a deposit wallet has more than its transfers explain: announced as a deposit"
         );
         change.include(told, transfer, stored, &header)?;
         Ok(())
@@ -540,7 +540,7 @@ impl Follow<'_> {
             chain = %self.chain, block, address = holding.account.text(network),
             token = holding.asset.map(|asset| asset.text(network)).unwrap_or_default(),
             difference = U256::from_be_bytes(difference).to_string(),
-            "a deposit wallet has less than its transfers explain, or more by no more than fees that it has paid; look at it"
+            "a deposit wallet has less than its transfers explain, or more by at most the fees that it has paid; check it"
         );
     }
 

@@ -48,7 +48,7 @@ pub async fn begin(
     let Some((cursor, _)) = cursor else {
         return Err(Fault::field(
             "chainId",
-            "is of a chain that is not followed",
+            "names a chain that is not followed",
         ));
     };
     if from > to || to.saturating_sub(from) >= MOST {
@@ -111,7 +111,7 @@ pub async fn stop(services: &Services, caller: &Caller, chain: FollowedChain) ->
     }
     Err(Fault::new(
         Class::Conflict,
-        "the rescan goes on just now; retry",
+        "the rescan is reading blocks; retry",
     ))
 }
 
@@ -127,7 +127,7 @@ impl Follow<'_> {
         if rescans.is_paused(now_ms) {
             return Ok(Progress::AtHead);
         }
-        let what = "the rescan cannot go on now; trying again";
+        let what = "failed to continue the rescan; retrying";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
         rescans.settle(self.rescan(known).await, self.chain, what, again_ms)
     }
@@ -157,7 +157,7 @@ impl Follow<'_> {
             .zip(blocks.iter().skip(1))
             .all(|(one, next)| next.header.parent == one.header.block.hash);
         if !follows {
-            let reason = "the nodes are not believed: final blocks do not follow each other";
+            let reason = "the nodes contradict themselves: final blocks do not follow each other";
             return Err(FollowError::Nodes(reason.into()));
         }
         let (mut change, mut found) = (ChainChange::default(), OpenTransfers::new());
@@ -224,7 +224,7 @@ impl Follow<'_> {
             )
             .await?;
         if next.is_none() {
-            tracing::info!(chain = %self.chain, last = row.last, "the rescan has come to its end");
+            tracing::info!(chain = %self.chain, last = row.last, "the rescan has ended");
         }
         *version = version.saturating_add(1);
         known.open.append(&mut found);

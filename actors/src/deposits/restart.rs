@@ -36,13 +36,13 @@ pub async fn begin(
     let Some((cursor, _)) = services.load::<CursorRow>(&cursor).await? else {
         return Err(Fault::field(
             "chainId",
-            "is of a chain that is not followed",
+            "names a chain that is not followed",
         ));
     };
     let newest = cursor.finalized.number;
     if from > newest {
         let problem = format!(
-            "must be at most {newest}, the newest block that was final: nothing may be left out"
+            "must be at most {newest}, the newest block that was final: no block may be skipped"
         );
         return Err(Fault::field("from", problem));
     }
@@ -69,7 +69,7 @@ pub async fn begin(
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
             Class::Conflict,
-            "the restart of the chain was changed at the same time; look again",
+            "the restart of the chain was changed at the same time; read it again",
         )),
         Err(error) => Err(error.into()),
     }
@@ -120,7 +120,7 @@ impl Follow<'_> {
                 done,
             )
             .await?;
-        tracing::warn!(chain = %self.chain, from = row.from, "deposits are followed anew, as an operator has said");
+        tracing::warn!(chain = %self.chain, from = row.from, "an operator has restarted following deposits");
         known.followed = Some((version.saturating_add(1), HeaderRing::new(header)));
         Ok(true)
     }

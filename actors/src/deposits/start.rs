@@ -100,8 +100,8 @@ pub async fn first_block(
     let behind = newest.saturating_sub(finalized.block.number);
     if behind > MOST_BEHIND {
         return Err(ChainError::Unknown(format!(
-            "the nodes call block {} final, which is {behind} blocks below the newest: they are not followed from there; \
-             look at them, or set final_after of the chain",
+            "the nodes report block {} as final, {behind} blocks below the newest: Covault does not start to follow there; \
+             check the nodes, or set final_after of the chain",
             finalized.block.number
         )));
     }

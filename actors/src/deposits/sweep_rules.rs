@@ -46,7 +46,7 @@ pub async fn change(
     } = request;
     let chain = AssetName::parse(&network, &chain_id, "")?.chain;
     if chain.network() == DepositNetwork::Tron {
-        let problem = "must be EVM: deposits on TRON are told, and not swept yet";
+        let problem = "must be EVM: deposits on TRON are announced, but not swept yet";
         return Err(Fault::field("network", problem));
     }
     if let Some(method) = method
@@ -201,7 +201,7 @@ fn check_complete(
         return refused("maxTopUp is not set: the most coin that a deposit wallet gets for a fee");
     }
     if rules.max_gas_price.is_none() {
-        return refused("maxGasPrice is not set: nothing else holds the fee of a token's sweep");
+        return refused("maxGasPrice is not set: nothing else limits the fee of a token's sweep");
     }
     Ok(())
 }

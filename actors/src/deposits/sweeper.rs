@@ -112,7 +112,7 @@ impl ChainSweeper {
                 Err(fault) => Some(format!("{fault:?}")),
             };
             if reason.is_some() && said != reason {
-                tracing::warn!(chain = %self.chain, reason, "deposit wallets cannot be swept now; trying again");
+                tracing::warn!(chain = %self.chain, reason, "failed to sweep deposit wallets; retrying");
             }
             said = reason;
             tokio::time::sleep(pause).await;
@@ -235,9 +235,10 @@ impl ChainSweeper {
         let (address, sweeps) = (longest.wallet.address(), waiting.len());
         let reason = match longest.job.as_ref().map(|job| &job.state) {
             Some(SweepState::Paused { reason, .. }) => reason.to_string(),
-            _ => "its request is not done".to_owned(),
+            _ => "its request is not finished".to_owned(),
         };
-        tracing::warn!(%chain, sweeps, address, waited_s, reason, "sweeps have waited for longer than maxWaitSeconds; the one that has for the longest:");
+        tracing::warn!(%chain, sweeps, address, waited_s, reason, "sweeps have waited longer than maxWaitSeconds; \
+            the longest wait:");
     }
 }
 
@@ -257,7 +258,7 @@ async fn look_at(
     };
     if let Err(fault) = &outcome {
         let (chain, address) = (wallet.chain, wallet.address());
-        tracing::debug!(%chain, address, ?fault, "a deposit wallet cannot be swept now");
+        tracing::debug!(%chain, address, ?fault, "failed to sweep a deposit wallet");
     }
     Looked {
         wallet,

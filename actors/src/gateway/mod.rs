@@ -239,7 +239,7 @@ impl Gateway {
         };
         if tokio::time::timeout(STOP_PATIENCE, left).await.is_err() {
             tracing::warn!(
-                "other orchestrators get the rest of the vaults when this one has stopped"
+                "other orchestrators take over the remaining vaults when this one has stopped"
             );
         }
     }

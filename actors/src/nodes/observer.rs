@@ -66,7 +66,7 @@ impl Actor for NodeObserver {
                     state.written = None;
                     // Once an outage is enough.
                     if !state.failing {
-                        tracing::warn!(?fault, "failed to write down how the nodes are doing");
+                        tracing::warn!(?fault, "failed to store how the nodes are doing");
                     }
                 }
                 state.failing = looked.is_err();

@@ -17,7 +17,8 @@ impl Operation for GetWebhookEvent {
     type Response = admin::GetWebhookEventResponse;
 
     async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
-        let id = EventId::parse(&request.id).ok_or_else(|| Fault::field("id", "is no event id"))?;
+        let id =
+            EventId::parse(&request.id).ok_or_else(|| Fault::field("id", "is not an event id"))?;
         let key = deposit_rows::notice(id);
         let Some((row, _)) = call.services.load::<NoticeRow>(&key).await? else {
             return Err(Fault::field("id", "is not that of an event"));

@@ -35,7 +35,8 @@ impl Operation for ListBatchPayments {
             let id: BatchId = next.parse().map_err(|fault: Fault| fault.at("next"))?;
             let last = services.load::<BatchPayment>(&rows::batch(id)).await?;
             let last = last.filter(|(last, _)| last.vault == vault);
-            let (last, _) = last.ok_or_else(|| Fault::field("next", "is not of a page before"))?;
+            let (last, _) =
+                last.ok_or_else(|| Fault::field("next", "is not from an earlier page"))?;
             scan.from = Some(batch_rows::batch_index(vault, last.created_at_ms, id).bytes);
             // It was the last of the page before.
             scan.skip = 1;

@@ -44,7 +44,7 @@ impl Operation for RejectBatchPayment {
         if !is_closable {
             return Err(Fault::new(
                 Class::WrongState,
-                "the batch waits for nobody; reject its signing request, if that one still waits",
+                "the batch does not wait for approval; reject its signing request if that still waits",
             ));
         }
         let reason = match message.reason.as_str() {

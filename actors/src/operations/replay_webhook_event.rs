@@ -28,7 +28,8 @@ impl Operation for ReplayWebhookEvent {
 
     async fn run(call: OperationCall<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
         let services = call.services;
-        let id = EventId::parse(&request.id).ok_or_else(|| Fault::field("id", "is no event id"))?;
+        let id =
+            EventId::parse(&request.id).ok_or_else(|| Fault::field("id", "is not an event id"))?;
         let key = deposit_rows::notice(id);
         let Some((mut row, version)) = services.load::<NoticeRow>(&key).await? else {
             return Err(Fault::field("id", "is not that of an event"));
@@ -65,7 +66,7 @@ impl Operation for ReplayWebhookEvent {
             Err(CommitError::Conflict(_)) => {
                 return Err(Fault::new(
                     Class::Conflict,
-                    "the event was changed at the same time; look again",
+                    "the event was changed at the same time; read it again",
                 ));
             }
             Err(error) => return Err(error.into()),

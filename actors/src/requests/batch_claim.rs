@@ -38,7 +38,7 @@ impl BatchClaim {
     ) -> Result<Self, Fault> {
         let step = batch.state.clone().step(event, now_ms);
         let step = step.map_err(|IllegalTransition { state, event }| {
-            let sentence = format!("the batch is {state}, so that {event} cannot happen to it");
+            let sentence = format!("the batch is {state}: {event} is not possible");
             Fault::new(Class::WrongState, sentence)
         })?;
         Ok(Self {
@@ -115,7 +115,7 @@ impl BatchClaim {
     pub fn allowance_taken() -> Fault {
         Fault::new(
             Class::WrongState,
-            "another batch pays the same token from the wallet; wait until it is over",
+            "another batch pays the same token from the wallet; wait until it has ended",
         )
     }
 
@@ -123,7 +123,7 @@ impl BatchClaim {
     pub fn lost() -> Fault {
         Fault::new(
             Class::WrongState,
-            "the batch has just changed; look at it again",
+            "the batch has just changed; read it again",
         )
         .at("uuid")
     }

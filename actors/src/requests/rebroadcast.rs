@@ -378,8 +378,8 @@ async fn release_expired(
         Err(error) => error.into_reason(),
     };
     Ok(ExpiryOutcome::NotKnown(format!(
-        "the earlier transaction with nonce {first} has expired, and whether it is on the chain \
-         is unknown: {why}"
+        "the earlier transaction with nonce {first} has expired, and it is unknown whether it is \
+         on the chain: {why}"
     )))
 }
 
@@ -395,7 +395,7 @@ async fn release(services: &Services, over: &[(u64, &DroppedResource)]) -> Resul
         } in &one.requests
         {
             let detail = format!(
-                "by what the chain's nodes say, {} expired before any block included it; nonce {nonce} is free again",
+                "according to the chain's nodes, {} expired before any block included it; nonce {nonce} is free again",
                 signed.tx_hash
             );
             if *is_in_doubt {
@@ -550,7 +550,8 @@ pub async fn spread(
         retried: true,
     };
     let outcome = everywhere(client.broadcast(&broadcast_request)).await;
-    tracing::info!(request = %request.id, ?outcome, "sent a transaction to every node that is in no block, or does not become final");
+    tracing::info!(request = %request.id, ?outcome, "sent a transaction to every node again: it is in no block, or \
+        does not become final");
     Ok(())
 }
 

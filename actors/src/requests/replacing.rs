@@ -265,18 +265,16 @@ async fn refuse_settled(
         None | Some(TransactionState::Pending) => return Ok(()),
         Some(TransactionState::Mined(to)) => format!("block {} has its transaction", to.block),
         Some(TransactionState::Final(to)) => {
-            format!("block {} has its transaction for good", to.block)
+            format!("its transaction is final, in block {}", to.block)
         }
         Some(TransactionState::Replaced { by: Some(hash) }) => {
-            format!("{hash} has taken its transaction's place for good")
+            format!("{hash} has replaced its transaction and is final")
         }
         Some(TransactionState::Replaced { by: None }) => {
-            "another one has taken its transaction's place for good".to_owned()
+            "another transaction has replaced its transaction and is final".to_owned()
         }
-        Some(TransactionState::Dropped) => "its transaction's time is over".to_owned(),
-        Some(TransactionState::Partial(_)) => {
-            "blocks have some of its transactions for good".to_owned()
-        }
+        Some(TransactionState::Dropped) => "its transaction has expired".to_owned(),
+        Some(TransactionState::Partial(_)) => "some of its transactions are final".to_owned(),
     };
     Err(wrong_state(&format!("{prefix}{problem}")))
 }

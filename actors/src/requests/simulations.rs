@@ -45,7 +45,7 @@ pub fn start(
     };
     let chain = ChainKey::of(request.network, payload.chain_id());
     let Ok(admission) = services.limits.simulations.take(&[chain], 1) else {
-        tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
+        tracing::debug!(request = %request.id, "too many simulations are running; skipping this one");
         return;
     };
     let request_to_simulate = simulation_request(request, payload, draft);
@@ -114,7 +114,7 @@ pub async fn resimulate(
         RequestState::InDoubt { .. }
         | RequestState::Succeeded { .. }
         | RequestState::Failed { .. } => {
-            return refused("it is over");
+            return refused("it has ended");
         }
     };
     if draft.unsigned.bytes.is_empty() {

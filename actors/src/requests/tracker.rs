@@ -118,7 +118,7 @@ impl Pump {
             if following.await.is_ok() {
                 return;
             }
-            tracing::error!(chain = %self.chain, "following transactions panicked, and goes on; this is a bug");
+            tracing::error!(chain = %self.chain, "tracking transactions panicked and continues; this is a bug");
             tokio::time::sleep(self.services.backoff(panics)).await;
         }
     }
@@ -222,7 +222,7 @@ impl Pump {
         let asked = AssertUnwindSafe(asked).catch_unwind().await;
         if asked.is_err() {
             let chain = &self.chain;
-            tracing::error!(%chain, count = transactions.len(), "asking for transactions panicked; this is a bug");
+            tracing::error!(%chain, count = transactions.len(), "looking up transactions panicked; this is a bug");
         }
         asked.ok()
     }
@@ -356,7 +356,7 @@ impl Pump {
         let signed = &tracked.transaction.signed;
         let found = replacing::winner(&self.services, request, &tracked.account, signed).await;
         found.unwrap_or_else(|fault| {
-            tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
+            tracing::warn!(%request, ?fault, "failed to read what has replaced a transaction");
             None
         })
     }
@@ -370,7 +370,7 @@ impl Pump {
         let free = match reservations::ended(&services, &self.dropped(&changed)).await {
             Ok(free) => free,
             Err(fault) => {
-                tracing::warn!(%vault, ?fault, "failed to read who has the numbers of expired transactions");
+                tracing::warn!(%vault, ?fault, "failed to read which requests have the nonces of expired transactions");
                 return;
             }
         };
@@ -402,7 +402,7 @@ impl Pump {
             Ok(())
         };
         if let Err(fault) = write() {
-            tracing::error!(%vault, ?fault, "where transactions are cannot be stored");
+            tracing::error!(%vault, ?fault, "the state of transactions cannot be stored");
             return;
         }
         match services.store.commit(batch).await {
@@ -416,7 +416,7 @@ impl Pump {
             }
             Err(error) => {
                 // It is asked again, and comes to the same.
-                tracing::warn!(%vault, ?error, "failed to store where transactions are");
+                tracing::warn!(%vault, ?error, "failed to store the state of transactions");
                 return;
             }
         }

@@ -221,9 +221,9 @@ impl Accounts<'_> {
         batch.put(rows::user(user.id), expected, rows::encode(&user)?);
         match services.store.commit(batch).await {
             Ok(()) => Ok(()),
-            Err(CommitError::Conflict(key)) if key.space == KeySpace::UserPasskey => {
-                Err(Fault::new(Class::Conflict, "an account has this passkey"))
-            }
+            Err(CommitError::Conflict(key)) if key.space == KeySpace::UserPasskey => Err(
+                Fault::new(Class::Conflict, "an account already has this passkey"),
+            ),
             // Another one has used the link at the same time.
             Err(CommitError::Conflict(key)) if key.space == KeySpace::User => Err(no_link()),
             Err(error) => Err(error.into()),
@@ -291,7 +291,7 @@ impl Accounts<'_> {
             .map_err(|_| not_signed_in("the challenge has another length"))?;
         let (marked, mark) = bytes.split_at(NONCE + 8);
         let genuine = self.mark(marked).await?.verify_slice(mark);
-        genuine.map_err(|_| not_signed_in("the challenge is not ours"))?;
+        genuine.map_err(|_| not_signed_in("the challenge was not issued here"))?;
         let split = marked.split_first_chunk::<NONCE>();
         let (nonce, ends) = split.ok_or_else(|| Fault::bug("a challenge without a nonce"))?;
         let ends_ms = u64::from_be_bytes(ends.try_into().map_err(Fault::bug)?);
@@ -422,7 +422,7 @@ impl Accounts<'_> {
         let over = || {
             Fault::new(
                 Class::Unauthenticated,
-                "sign in: there is no session, or it is over",
+                "sign in: there is no session, or it has ended",
             )
         };
         let cookie = Cookie::parse(cookie).ok_or_else(over)?;
@@ -462,7 +462,7 @@ impl Accounts<'_> {
     /// # Errors
     /// As [`Accounts::session`].
     pub async fn recheck(&self, signed_in: &SignedIn, cookie: &str) -> Result<(), Fault> {
-        let over = || Fault::new(Class::Unauthenticated, "the session is over");
+        let over = || Fault::new(Class::Unauthenticated, "the session has ended");
         let cookie = Cookie::parse(cookie).ok_or_else(over)?;
         let name = rows::user_session(cookie.user, &cookie.hash);
         let session = self.services.load::<Session>(&name).await?;

@@ -58,12 +58,13 @@ pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<GapSuspect>) {
         async move {
             let (request, number) = (suspect.request, suspect.below);
             if let Some(filler) = fill(&vaults, suspect, &last_fillers).await? {
-                tracing::warn!(%request, number, filler, "a transaction waits behind a nonce that no request uses; submitted one that moves nothing at that nonce");
+                tracing::warn!(%request, number, filler, "a transaction waits behind a nonce that no request uses; \
+                    submitted an empty transaction with that nonce");
             }
             Ok(())
         }
     };
-    let what = "filling a gap in the numbers of an account";
+    let what = "filling a gap in the nonces of an account";
     tracking::look_after(arriving, what, |suspect| suspect.request, look).await;
 }
 

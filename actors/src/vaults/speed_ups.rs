@@ -37,12 +37,13 @@ pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<SpeedUpDue>) {
         async move {
             if let Some(replacement) = speed_up(&vaults, due).await? {
                 let request = due.request;
-                tracing::warn!(%request, replacement, head = due.head, "no block takes a transaction; it is replaced at a higher fee");
+                tracing::warn!(%request, replacement, head = due.head, "no block includes a transaction; replacing \
+                    it with a higher fee");
             }
             Ok(())
         }
     };
-    let what = "replacing a transaction that no block takes";
+    let what = "replacing a transaction that no block includes";
     tracking::look_after(arriving, what, |due| due.request, look).await;
 }
 
@@ -117,7 +118,7 @@ async fn is_first_in_line(
 
 fn notes(request: RequestId, after_blocks: u64, chain: ChainKey) -> String {
     format!(
-        "made by the service: no block has taken the transaction of request {request} for {after_blocks} blocks \
+        "made by the service: no block has included the transaction of request {request} for {after_blocks} blocks \
          ({}.speed_up_after_blocks)",
         chain.setting()
     )

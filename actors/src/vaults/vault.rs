@@ -342,7 +342,7 @@ impl Actor for VaultActor {
             }
             SupervisionEvent::ActorFailed(actor, error) => {
                 if let Some(request) = live.forget(actor.get_id()) {
-                    tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
+                    tracing::error!(%request, %error, "the actor of a request failed; restarting it from the store");
                     live.leave_account_queue(&myself, request).await;
                     // It starts again in any case.
                     live.agreed.remove(&request);

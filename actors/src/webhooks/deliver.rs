@@ -161,7 +161,7 @@ impl Actor for WebhookDelivery {
                 if let Err(fault) = &looked
                     && !state.is_failing
                 {
-                    tracing::warn!(?fault, "webhooks cannot be sent now; trying again");
+                    tracing::warn!(?fault, "failed to send webhooks; retrying");
                 }
                 state.is_failing = looked.is_err();
             }
@@ -179,7 +179,7 @@ impl Actor for WebhookDelivery {
                         false => state.look_at(destination, &myself).await,
                     };
                     if let Err(fault) = looked {
-                        tracing::debug!(?fault, "webhooks cannot be sent now");
+                        tracing::debug!(?fault, "failed to send webhooks");
                     }
                 }
             }
@@ -441,7 +441,7 @@ fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
         // All of it, and not its field alone, is of this task.
         let mut told = told;
         told.end = attempt.run().await.unwrap_or_else(|fault| {
-            tracing::warn!(%id, ?fault, "what came of a webhook was not written; it is sent again");
+            tracing::warn!(%id, ?fault, "failed to store the outcome of a webhook; it is sent again");
             AttemptEnd::NotWritten
         });
     });

@@ -579,7 +579,7 @@ pub async fn lies() -> Vec<Lie> {
     vec![
         lie("its fee", fee, NOW, broadcast_request(NOW, false)).await,
         lie(
-            "its time is over",
+            "has expired",
             unknown,
             END + 61,
             broadcast_request(END + 61, false),

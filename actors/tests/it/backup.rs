@@ -151,7 +151,7 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     // It has no transaction here.
     let shown = details(&gateway, &waits.uuid).await;
     assert_eq!(shown.status(), Status::Failed);
-    let words = ["restored from a backup", "look at the chain"];
+    let words = ["restored from a backup", "check the chain"];
     for words in words {
         let reason = &shown.failed_reason;
         assert!(reason.contains(words), "{reason}");

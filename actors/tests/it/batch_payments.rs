@@ -529,7 +529,7 @@ async fn payment_that_signers_were_asked_for__should_not_be_resumable_when_it_en
         ("STATUS_FAILED", false),
         "{failed:?}"
     );
-    assert!(failed.failed_reason.contains("look whether"), "{failed:?}");
+    assert!(failed.failed_reason.contains("check whether"), "{failed:?}");
     world.signers.refuse.store(false, Ordering::SeqCst);
     let refused = resume(&gateway, &uuid).await.unwrap_err();
     assert_eq!(*refused.class(), Class::WrongState);

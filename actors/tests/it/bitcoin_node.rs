@@ -534,7 +534,7 @@ async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
     let early = wallet.pays(&[missing], &one.address, 400_000, 5);
     for early in [&early, &again(&early)] {
         let reason = doubt(client.broadcast(early).await);
-        assert!(reason.contains("or not yet"), "{reason}");
+        assert!(reason.contains("does not know (yet)"), "{reason}");
     }
 
     // As many transactions that wait for each other as a mempool takes.
@@ -764,7 +764,7 @@ async fn a_payment_on_bitcoin__should_be_followed_sent_again_and_sped_up_until_i
     // Other blocks take over, which do not have it.
     node.call("invalidateblock", json!([block])).await;
     until_status(&gateway, &first, Status::Pending).await;
-    assert!(noted(&world, "Pending", "no block has it").await);
+    assert!(noted(&world, "Pending", "no block includes it").await);
     let replacements = async || details(&gateway, &first).await.replaced_by_uuids;
     assert_eq!(replacements().await, [""; 0]);
     for _ in 0..3 {

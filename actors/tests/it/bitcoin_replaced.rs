@@ -211,9 +211,9 @@ async fn inputs_that_are_named__should_be_the_wallet_s_and_not_spent_in_a_block(
         ..outputs[1].clone()
     };
     for (wrong, why, for_good) in [
-        (&foreign[0], "is no output of the wallet", true),
-        (&beyond, "is no output of the wallet", true),
-        (&outputs[0], "is spent already, in a block", true),
+        (&foreign[0], "is not an output of the wallet", true),
+        (&beyond, "is not an output of the wallet", true),
+        (&outputs[0], "is already spent in a block", true),
         (&unknown, "the nodes do not know", false),
     ] {
         let inputs = [name(&outputs[1]), name(wrong)];

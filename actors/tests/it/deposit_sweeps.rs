@@ -240,7 +240,7 @@ async fn sweeper__should_move_all_that_was_paid_to_the_unit_and_wait_for_an_empt
     until(&shop, &anvil, "it waits for gas", async |shop| {
         base_fee("0x4a817c800").await;
         let sweep = sweep_of(shop, &poor).await;
-        sweep.is_some_and(|sweep| sweep.reason.contains("topped up already"))
+        sweep.is_some_and(|sweep| sweep.reason.contains("already topped up"))
     })
     .await;
     // Empty blocks make it cheap again.
@@ -361,7 +361,7 @@ async fn sweep__should_wait_when_the_gas_wallet_is_of_another_vault() {
     pay_token(&anvil, USDT, &address, 300).await;
     until(&shop, &anvil, "the sweep waits", async |shop| {
         let sweep = sweep_of(shop, &address).await;
-        sweep.is_some_and(|sweep| sweep.reason.contains("of another vault"))
+        sweep.is_some_and(|sweep| sweep.reason.contains("belongs to another vault"))
     })
     .await;
     assert_eq!(sent(&anvil, &gas_wallet).await, 0);

@@ -138,7 +138,7 @@ async fn nodes__should_have_to_agree_where_configuration_wants_it() {
         }
         other => panic!("{other:?}"),
     };
-    let disagree = "do not agree about eth_getTransactionCount";
+    let disagree = "disagree about eth_getTransactionCount";
     refused(nonce(&[four, five], 2).await.0, disagree);
     refused(nonce(&[four, five, also], 3).await.0, disagree);
     refused(

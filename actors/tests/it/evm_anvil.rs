@@ -444,7 +444,7 @@ async fn what_anvil_loses__should_come_again_without_another_request_also_when_i
     world.pass(IMPATIENT_MS);
     until(async || stuck(&gateway).await.len() == 3).await;
     for listed in stuck(&gateway).await {
-        assert!(listed.reason.contains("no block takes it"), "{listed:?}");
+        assert!(listed.reason.contains("no block includes it"), "{listed:?}");
     }
     // The pool has forgotten all, and the service starts again.
     gateway.stop().await;

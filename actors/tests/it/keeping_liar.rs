@@ -162,12 +162,9 @@ async fn what_one_of_two_nodes_refuses_and_sends_later__should_be_paid_once() {
     );
     let waiting = stuck(&gateway).await;
     let reason = &waiting.iter().find(|it| it.uuid == second).unwrap().reason;
-    assert!(
-        reason.contains("a node does not take it (node 1: "),
-        "{reason}"
-    );
+    assert!(reason.contains("a node refuses it (node 1: "), "{reason}");
     assert!(reason.contains(WORDS), "{reason}");
-    assert!(reason.contains("2 nodes have to say the same"), "{reason}");
+    assert!(reason.contains("2 nodes must refuse it"), "{reason}");
     // A client pays again what has failed; this one has not. Now the liar sends what it has kept.
     liar.sends(&anvil).await;
     anvil.mine(1).await;
@@ -369,7 +366,7 @@ async fn what_one_node_refuses_while_the_other_is_away__should_fail_once_both_re
     let empty = json!([address, "0x0"]);
     anvil.call("anvil_setBalance", empty).await;
     let payment = create(&gateway, send(&address)).await.uuid;
-    until(async || noted(&world, "Delayed", "2 nodes have to say the same").await).await;
+    until(async || noted(&world, "Delayed", "2 nodes must refuse it").await).await;
     assert_eq!(
         status(&gateway, &payment).await,
         signing_request::Status::Pending

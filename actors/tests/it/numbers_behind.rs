@@ -74,7 +74,7 @@ async fn aptos_transactions_behind_a_refused_number__should_end_with_their_time(
     until_status(&gateway, &behind, Status::Pending).await;
     pass(&world, LIFE_MS);
     until_status(&gateway, &behind, Status::Dropped).await;
-    assert!(noted(&world, "Dropped", "its time is over").await);
+    assert!(noted(&world, "Dropped", "it has expired").await);
     assert_eq!(world.followed().await, 0);
     // Its number is free at once: what comes now waits behind nothing.
     world.aptos.halted.store(true, Ordering::SeqCst);
@@ -284,7 +284,7 @@ async fn payments_of_stellar_and_ton_behind_a_refused_number__should_fail_with_t
         pass(&it.world, LIFE_MS);
         let reason = failed(&it.gateway, &behind).await;
         assert!(
-            reason.contains("time of the transaction is over") || reason.contains("expired"),
+            reason.contains("transaction has expired") || reason.contains("expired"),
             "{network:?}: {reason}"
         );
         assert!(it.chain.taken().is_empty());

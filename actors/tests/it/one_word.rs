@@ -183,10 +183,7 @@ impl<'a> LieHeard<'a> {
                 let BroadcastOutcome::Unknown(reason) = outcome else {
                     panic!("{what}: {outcome:?}");
                 };
-                let words = [
-                    "a node does not take it (node ",
-                    "2 nodes have to say the same",
-                ];
+                let words = ["a node refuses it (node ", "2 nodes must refuse it"];
                 for words in words {
                     assert!(reason.contains(words), "{reason}");
                 }
@@ -350,7 +347,7 @@ async fn prices_of_nodes__should_be_believed_up_to_a_ceiling() {
         };
         assert_eq!(ask(&at_most, None).await, (None, None), "{chain}");
         let (built, shown) = ask(&above, None).await;
-        let named = format!("name a price of {} {unit}", most + 1);
+        let named = format!("report a price of {} {unit}", most + 1);
         for problem in [built, shown] {
             let problem = problem.unwrap_or_default();
             assert!(problem.contains("most_price"), "{chain}: {problem}");

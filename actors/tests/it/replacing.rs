@@ -357,7 +357,7 @@ async fn what_cannot_be_replaced__should_be_refused_with_the_reason() {
 
     for (fate, status, words) in [
         (MINED, Status::Mined, "block 8 has its transaction"),
-        (FINAL, Status::Final, "block 8 has its transaction for good"),
+        (FINAL, Status::Final, "its transaction is final, in block 8"),
     ] {
         world.evm.says(&first_hash, fate);
         until_status(&gateway, &first, status).await;
@@ -368,7 +368,7 @@ async fn what_cannot_be_replaced__should_be_refused_with_the_reason() {
     refused(
         speed_up(&third).await,
         wrong,
-        "has taken its transaction's place for good",
+        "has replaced its transaction and is final",
     );
 
     let (last, _) = {

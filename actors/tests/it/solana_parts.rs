@@ -177,7 +177,7 @@ async fn a_request_of_which_a_part_was_paid__should_never_fail_and_should_say_wh
         assert_eq!(shown.failed_reason, "");
         for said in [
             format!("{}: block 1", hashes[0]),
-            format!("{}: no block has it, and it never comes", hashes[1]),
+            format!("{}: no block includes it, and none ever will", hashes[1]),
         ] {
             assert!(noted(&world, "Partial", &said).await, "{said}");
         }

@@ -505,7 +505,7 @@ async fn facts__should_need_nodes_that_agree() {
         match error.unwrap_err() {
             ChainError::Unknown(reason) => {
                 assert!(
-                    reason.contains(&format!("do not agree about {method}")),
+                    reason.contains(&format!("disagree about {method}")),
                     "{reason}"
                 );
             }
@@ -833,8 +833,8 @@ async fn broadcast_in_doubt__should_look_who_used_the_objects() {
     let ours = hash.as_str();
     for (now, then, expected) in [
         // A node that is behind, or one that has pruned.
-        (Some((3, "before")), None, "not known yet"),
-        (None, None, "not known yet"),
+        (Some((3, "before")), None, "not yet known"),
+        (None, None, "not yet known"),
         (Some((4, ours)), Some(ours), "accepted"),
         (Some((9, "other")), Some(ours), "accepted"),
         (Some((4, "other")), Some("other"), "void"),
@@ -889,7 +889,7 @@ async fn broadcast__should_give_up_what_expired_once_the_epoch_is_over_for_certa
             .await;
         match over {
             true => assert!(void(sent).reason.contains("create a new request")),
-            false => doubt(sent, "not known yet"),
+            false => doubt(sent, "not yet known"),
         }
         // Whatever a node says of it.
         let node = refusing(|| Status(9, "locked"), false, now).await;

@@ -146,7 +146,7 @@ async fn a_reorganisation__should_be_seen_and_the_transaction_sent_again() {
     let handed = world.evm.handed.lock().unwrap().len();
     world.evm.forget(0);
     until_status(&gateway, &uuid, Status::Pending).await;
-    assert!(noted(&world, "Pending", "no block has it").await);
+    assert!(noted(&world, "Pending", "no block includes it").await);
     assert_eq!(world.evm.accepted(), 0);
     // No other request of the wallet has to come for that.
     pass(&world, RESEND_MS);
@@ -247,7 +247,7 @@ async fn a_transaction_that_never_comes__should_be_shown_as_that() {
     sights(&world, TransactionSighting::Expired);
     let uuid = succeeded(&gateway, &address).await;
     until_status(&gateway, &uuid, Status::Dropped).await;
-    assert!(noted(&world, "Replaced", "0xother has taken its place").await);
+    assert!(noted(&world, "Replaced", "0xother has replaced it").await);
     assert_eq!(world.followed().await, 0);
     let handed = world.evm.handed.lock().unwrap().len();
     pass(&world, RESEND_MS);
@@ -312,7 +312,10 @@ async fn what_is_stuck__should_be_listed_with_the_reason() {
     let listed = stuck(&gateway).await;
     assert_eq!((listed.len(), &listed[0].uuid), (1, &uuid));
     assert_eq!(listed[0].status, "STATUS_SUCCEEDED");
-    assert!(listed[0].reason.contains("no block takes it"), "{listed:?}");
+    assert!(
+        listed[0].reason.contains("no block includes it"),
+        "{listed:?}"
+    );
     until(async || {
         let open = gateway.backlog().transactions;
         open.values()
@@ -534,7 +537,7 @@ async fn a_block_that_a_node_does_not_show_for_a_moment__should_be_no_reorganisa
     }
     sights(&world, FINAL);
     until_status(&gateway, &uuid, Status::Final).await;
-    assert!(!noted(&world, "Pending", "no block has it").await);
+    assert!(!noted(&world, "Pending", "no block includes it").await);
 }
 
 /// Longer than any chain of the tests may take to make a block final.
@@ -580,7 +583,7 @@ async fn what_nodes_say_nothing_about__should_be_listed() {
     pass(&world, NOT_FINAL_MS);
     until(async || !stuck(&gateway).await.is_empty()).await;
     let listed = stuck(&gateway).await;
-    assert!(listed[0].reason.contains("do not agree"), "{listed:?}");
+    assert!(listed[0].reason.contains("disagree"), "{listed:?}");
     world.evm.down.store(false, Ordering::SeqCst);
     sights(&world, FINAL);
     until_status(&gateway, &uuid, Status::Final).await;

@@ -297,7 +297,7 @@ async fn tron_estimates__should_be_believed_up_to_a_ceiling() {
     assert_eq!(ask(json!(10_000), None).await, Ok(None));
     for absurd in [10_001, 1_000_000_000_000, u64::MAX] {
         let problem = ask(json!(absurd), None).await.unwrap().unwrap_or_default();
-        let named = format!("name a price of {absurd} sun per byte of bandwidth");
+        let named = format!("report a price of {absurd} sun per byte of bandwidth");
         assert!(problem.contains(&named), "{problem}");
         assert!(problem.contains("chains.tron.most_price"), "{problem}");
     }

@@ -56,7 +56,7 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
     until_status(&gateway, &uuid, Status::Mined).await;
     assert_eq!(log.lines(&hash), [""; 0], "nothing is wrong");
     world.evm.says(&hash, TransactionSighting::Waiting);
-    let reorganised = "the chain was reorganised: no block has a transaction that one had";
+    let reorganised = "the chain was reorganised: a transaction is no longer in a block";
     warned(&log, &[reorganised, &uuid, &hash, "block=7"]).await;
 
     // No block takes it within the patience of its chain.
@@ -65,13 +65,13 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
         "a transaction is not mined",
         &uuid,
         &hash,
-        "no block takes it",
+        "no block includes it",
     ];
     warned(&log, &waits).await;
     // Nodes that lose it and have it again change the reason, and do not fill the log.
     for (sighting, reason) in [
         (TransactionSighting::Missing, "no node has it"),
-        (TransactionSighting::Waiting, "no block takes it"),
+        (TransactionSighting::Waiting, "no block includes it"),
         (TransactionSighting::Missing, "no node has it"),
     ] {
         world.evm.says(&hash, sighting);
@@ -117,13 +117,17 @@ async fn warnings__should_say_once_what_became_of_a_transaction() {
     for (fate, words) in [
         (
             TransactionSighting::Replaced(Some("0xother".into())),
-            "0xother has taken its place",
+            "0xother has replaced it",
         ),
-        (TransactionSighting::Expired, "its time is over"),
+        (TransactionSighting::Expired, "it has expired"),
     ] {
         let (uuid, hash) = paid(&gateway, &address).await;
         world.evm.says(&hash, fate);
-        warned(&log, &["a transaction never comes", &uuid, &hash, words]).await;
+        warned(
+            &log,
+            &["a transaction can never be mined", &uuid, &hash, words],
+        )
+        .await;
     }
 
     // Nobody has the number before it.
@@ -175,15 +179,15 @@ async fn that_no_node_takes_a_transaction_again__should_be_said_once_after_anoth
     let (uuid, hash) = paid(&gateway, &address).await;
     pass(&world, 601_000);
     let not_mined = "a transaction is not mined";
-    warned(&log, &[not_mined, &uuid, "no block takes it"]).await;
+    warned(&log, &[not_mined, &uuid, "no block includes it"]).await;
 
     // The nodes lose it, and refuse it when it is sent again.
     let words = "insufficient funds";
     *world.evm.doubt.lock().unwrap() = Some((words.into(), Standing::Open));
-    let not_taken = "no node takes it again";
+    let not_taken = "no node accepts it again";
     for (sighting, reason) in [
         (TransactionSighting::Missing, not_taken),
-        (TransactionSighting::Waiting, "no block takes it"),
+        (TransactionSighting::Waiting, "no block includes it"),
         (TransactionSighting::Missing, not_taken),
     ] {
         world.evm.says(&hash, sighting);

@@ -134,11 +134,11 @@ impl fmt::Display for PauseReason {
                 f.write_str("the gas wallet cannot pay the top-up; send coin to it")
             }
             Self::GasTooLow => f.write_str(
-                "the wallet's coin does not pay the fee now, and it was topped up already",
+                "the wallet's coin does not cover the fee, and it was already topped up",
             ),
-            Self::Unexplained => f.write_str(
-                "the wallet has less than its transfers explain; look at docs/runbook.md",
-            ),
+            Self::Unexplained => {
+                f.write_str("the wallet has less than its transfers explain; see docs/runbook.md")
+            }
             Self::RequestFailed(reason) => write!(f, "the last request failed: {reason}"),
             Self::Unavailable(reason) => f.write_str(reason),
             Self::TopUpTooLarge { wanted } => {

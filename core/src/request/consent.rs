@@ -32,7 +32,7 @@ const EXPIRY_MS: std::ops::RangeInclusive<u64> = 60_000..=30 * 24 * 60 * 60 * 10
 
 /// Why people are asked again when signers hold a request no longer.
 const HOLD_IS_OVER: &str =
-    "the time in which signers held it is over, and so are approvals of it: approve it again";
+    "the signers' hold has ended and its approvals have expired: approve it again";
 
 /// Who decides about the requests of a vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

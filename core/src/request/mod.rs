@@ -296,8 +296,8 @@ impl RequestState {
         };
         Some(format!(
             "given up: {reason}. Signers may already have signed its transaction, so it stays pending until a final \
-             block has that transaction, or it can never be mined: another one of the wallet has used the same \
-             nonce, outputs or objects for good, or it has expired"
+             block has that transaction or it can never be mined (it has expired, or a final transaction of \
+             the wallet has used the same nonce, outputs or objects)"
         ))
     }
 

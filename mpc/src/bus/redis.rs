@@ -288,7 +288,8 @@ impl RedisWriter {
                 refused.into_iter().partition(|message| message.to == to);
             if others.is_empty() {
                 let stream = key(&self.prefix, to);
-                tracing::warn!(stream, messages = of_one.len(), %error, "redis: a stream takes no messages; they are dropped");
+                tracing::warn!(stream, messages = of_one.len(), %error, "redis: a stream accepts no messages; \
+                    dropping them");
             } else {
                 batches.extend([others, of_one]);
             }
@@ -310,7 +311,7 @@ impl RedisWriter {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
                     if self.reasons.clear() {
-                        tracing::info!("redis: it takes messages again");
+                        tracing::info!("redis: the stream accepts messages again");
                     }
                     return None;
                 }
@@ -502,7 +503,7 @@ impl RedisReader {
             }
             tracing::warn!(
                 stream = cursor.key,
-                "redis: somebody wrote an entry after which there can be no other; the stream begins anew"
+                "redis: an entry with the highest possible id was written; restarting the stream"
             );
             // Users of signers may not delete.
             redis::cmd("EXPIRE")

@@ -161,7 +161,7 @@ impl ClusterInner {
                 }
                 Ok(Some((node, 0, OrderReply::Refused(fault)))) if silent.remove(&node) => {
                     // It says so again when it is to sign; others may sign without it.
-                    tracing::info!(?node, ?fault, "a node does not note approvals");
+                    tracing::info!(?node, ?fault, "a node does not store approvals");
                     refused = refused.saturating_add(1);
                     wants.extend(self.wanted_approvals(&node, &fault));
                 }

@@ -133,7 +133,7 @@ impl ApprovalRelay {
                     }
                 }
                 NodeAnswer::Refused { problem: why } => {
-                    problem = format!("the service does not tell what waits, it says: {why}");
+                    problem = format!("the service refused to list what waits: {why}");
                 }
                 NodeAnswer::Approved { .. } => {}
             }
@@ -167,10 +167,10 @@ impl ApprovalRelay {
             Some((_, NodeAnswer::Approved { missing })) => Ok(missing),
             Some((_, NodeAnswer::Refused { problem })) => Err(Fault::new(
                 Class::WrongState,
-                format!("the service has not taken the approval, it says: {problem}"),
+                format!("the service refused the approval: {problem}"),
             )),
             Some((_, NodeAnswer::Pending { .. })) | None => Err(Fault::unavailable(
-                "the service does not answer: the approval may be stored all the same; load the page again",
+                "the service does not answer: the approval may still have been stored; reload the page",
             )),
         }
     }
@@ -183,7 +183,7 @@ impl ApprovalRelay {
             let mut open = self.open.lock();
             if open.len() >= MAX_OPEN {
                 return Err(Fault::unavailable(
-                    "too much is being asked on this page; try again in a few seconds",
+                    "too many requests on this page; try again in a few seconds",
                 ));
             }
             let silent = to.iter().copied().collect();
@@ -332,7 +332,7 @@ mod tests {
         }
         let fault = relay.pending(None).await.unwrap_err();
         assert!(
-            fault.message().contains("too much is being asked"),
+            fault.message().contains("too many requests on this page"),
             "{fault:?}"
         );
         for asking in asking {

@@ -82,13 +82,16 @@ impl Node {
             .ok_or_else(|| Fault::field("rootPublicKey", "no share of this key"))?;
         let record = key.record();
         if record.vault != *vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
+            return Err(Fault::field("vault", "the key belongs to another vault"));
         }
         if record.threshold != *threshold {
-            return Err(Fault::field("threshold", "the key needs another number"));
+            return Err(Fault::field("threshold", "the key has another threshold"));
         }
         if record.holders != *holders {
-            return Err(Fault::field("holders", "others hold shares of the key"));
+            return Err(Fault::field(
+                "holders",
+                "other nodes hold shares of the key",
+            ));
         }
         key.check_confirmed(confirmed)?;
         let noted = self

@@ -56,7 +56,7 @@ impl Node {
             .ok_or_else(|| refused("no share of this key"))?;
         let record = key.record();
         if record.vault != *vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
+            return Err(Fault::field("vault", "the key belongs to another vault"));
         }
         if record.epoch != *epoch {
             return Err(stale(record.epoch));

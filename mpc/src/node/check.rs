@@ -57,7 +57,7 @@ impl Node {
             .ok_or_else(|| Fault::field("rootPublicKey", "no share of this key"))?;
         let record = &key.record;
         if record.vault != order.vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
+            return Err(Fault::field("vault", "the key belongs to another vault"));
         }
         self.check_thawed(order.vault)?;
         self.check_not_vetoed(order.vault, order.request)?;
@@ -127,7 +127,7 @@ pub(super) fn check_quorums(threshold: u16, holders: usize) -> Result<(), Fault>
     }
     let sentence = format_args!(
         "with {threshold} of {holders} signers one approval could be used for two transactions, and this signer's \
-         policy has payments approved: it must be more than {half}"
+         policy requires approvals: it must be more than {half}"
     );
     Err(Fault::field("threshold", sentence))
 }

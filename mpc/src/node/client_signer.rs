@@ -218,7 +218,7 @@ impl Node {
             Some(client) if client.vault != vault => Err(Fault::field(
                 "vault",
                 format_args!(
-                    "is not {}, the only one of this client signer",
+                    "is not {}, the only vault of this client signer",
                     client.vault
                 ),
             )),
@@ -331,7 +331,7 @@ impl Node {
             None => {
                 let _place = client.places.acquire().await.map_err(Fault::bug)?;
                 if self.clock.now_ms() >= expires_at_ms {
-                    return Err(Fault::unavailable("the callback had too much to do"));
+                    return Err(Fault::unavailable("the callback was overloaded"));
                 }
                 // What cannot be noted is not asked: a disk that has failed takes nothing until the next start.
                 let answers = Arc::clone(&client.answers);

@@ -44,7 +44,7 @@ impl Node {
         let kept = message.and_then(|RejectionMsg { rejection }| self.keep_rejection(&rejection));
         if let Err(fault) = kept {
             let from = from.openssh_line("");
-            tracing::warn!(node = %self.name, from, ?fault, "a rejection was not taken");
+            tracing::warn!(node = %self.name, from, ?fault, "a rejection was not accepted");
         }
     }
 
@@ -102,7 +102,7 @@ impl Node {
             .ok_or_else(|| Fault::field("rootPublicKey", "no share of this key"))?;
         let record = key.record();
         if record.vault != order.vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
+            return Err(Fault::field("vault", "the key belongs to another vault"));
         }
         self.check_thawed(order.vault)?;
         self.check_not_vetoed(order.vault, order.request)?;

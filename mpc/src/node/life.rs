@@ -223,7 +223,7 @@ impl Node {
         let record = key.record();
         self.check_joining(order.vault, &order.new.holders, Some(record))?;
         if record.vault != order.vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
+            return Err(Fault::field("vault", "the key belongs to another vault"));
         }
         if record.scheme != order.scheme {
             return Err(Fault::field("scheme", "the key is of another scheme"));

@@ -62,7 +62,7 @@ impl Node {
         opened: &OpenedEnvelope,
         received_ms: u64,
     ) {
-        let unreadable = || refused("the order cannot be read; are all nodes of one version?");
+        let unreadable = || refused("the order cannot be read; do all nodes run the same version?");
         let outcome = match header.kind {
             EnvelopeKind::SigningOrder => {
                 decode(&opened.body)
@@ -76,7 +76,8 @@ impl Node {
                         // It waits once more, now in the turn of its scheme.
                         if self.admit(from, size).is_err() {
                             // It is good: whoever sent it must not take this signer for silent.
-                            return self.busy(header, "too many messages in its name wait here");
+                            return self
+                                .busy(header, "too many messages in its name are queued here");
                         }
                         let (node, header) = (Arc::clone(self), *header);
                         let fingerprint = opened.fingerprint;
@@ -510,7 +511,7 @@ pub(super) fn refused_claim(error: &ClaimError) -> Fault {
         ClaimError::ApprovalsMissing(wants) => approvals_missing(wants),
         ClaimError::Held(until) => held(until),
         ClaimError::TooManyHeld => Fault::unavailable(
-            "a signer holds as many payments of those who have approved it as it can note",
+            "a signer already holds the maximum number of payments that the same people approved",
         ),
         ClaimError::SpentElsewhere(known_ms) => Fault::field(
             "policy",

@@ -66,7 +66,8 @@ impl ThresholdLimits {
         );
         if spare < least {
             let sentence = format_args!(
-                "leaves {spare} holders to spare: signer.least_spare of this node asks for {least} or more, so that the key outlives nodes that are lost or fall silent"
+                "leaves {spare} holders to spare: signer.least_spare of this node asks for {least} or more, so that \
+                 the key survives nodes that are lost or stop answering"
             );
             return Err(Fault::field("threshold", sentence));
         }

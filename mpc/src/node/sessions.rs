@@ -417,7 +417,7 @@ impl Node {
                         attempt,
                         ?misled,
                         orchestrator = ?running.orchestrator,
-                        "these nodes report other orders of the orchestrator"
+                        "these nodes received other orders from the orchestrator"
                     );
                     "timed out: the orchestrator sent the signers different orders"
                 }

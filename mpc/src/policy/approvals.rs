@@ -164,7 +164,7 @@ impl ApprovalRequirement {
         }
         for place in &verified.unknown {
             said.push(format!(
-                "approvals[{place}] is of a key that no [[approver]] here has"
+                "approvals[{place}] is signed by a key that no [[approver]] here has"
             ));
         }
         let said = match said.is_empty() {

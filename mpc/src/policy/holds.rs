@@ -178,7 +178,7 @@ impl Policy {
     /// [`Class::Invalid`] naming the field.
     pub fn rejected_by(&self, rejection: &Rejection) -> Result<String, Fault> {
         let nobody = || {
-            let problem = "is of nobody whom a rule with hold_hours names for this vault";
+            let problem = "is not from a person named by a rule with hold_hours for this vault";
             Fault::field("proof", problem)
         };
         // Before the signature: so that others cost nothing.

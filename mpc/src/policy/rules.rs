@@ -246,8 +246,8 @@ impl ScopeRules {
         let unseen = self.unseen_recipients.iter().any(|place| place.covers(at));
         if !unseen && recipients.clone().any(Option::is_none) {
             let sentence = format_args!(
-                "cannot be seen in what is signed, so that no list of {scope} for {at} can let it \
-                 through; its operator can allow that under unseen_recipients"
+                "cannot be seen in what is signed, so no list of {scope} for {at} can allow \
+                 it; its operator can allow it under unseen_recipients"
             );
             return Err(Fault::field("recipient", sentence)
                 .with_execute_code(ExecuteCode::AddressNotInWhitelist));

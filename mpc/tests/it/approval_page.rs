@@ -114,7 +114,7 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
                     NodeAnswer::Approved { missing: 0 }
                 }
                 NodeQuestion::Approve { .. } => NodeAnswer::Refused {
-                    problem: "the request does not wait any more".into(),
+                    problem: "the request no longer waits".into(),
                 },
             };
             cluster.answer(&asked, &answer).unwrap();
@@ -143,10 +143,7 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
     assert_eq!(bring().await.unwrap(), 0);
     let fault = bring().await.unwrap_err();
     assert_eq!(*fault.class(), Class::WrongState);
-    assert!(
-        fault.message().ends_with("does not wait any more"),
-        "{fault:?}"
-    );
+    assert!(fault.message().ends_with("no longer waits"), "{fault:?}");
     order.approvals.given = vec![served.await.unwrap()];
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
 }

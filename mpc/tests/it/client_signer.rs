@@ -206,7 +206,7 @@ async fn client_signer__should_say_that_it_alone_is_missing() {
     let fault = test.cluster.keygen(&order).await.unwrap_err();
     assert!(
         fault.message().contains(&format!(
-            "vault: is not {}, the only one of this client signer",
+            "vault: is not {}, the only vault of this client signer",
             test.vault
         )),
         "{fault:?}"

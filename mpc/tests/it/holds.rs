@@ -236,7 +236,7 @@ async fn a_rejection__should_stop_its_requests_at_the_nodes_that_were_told_of_it
     };
     for tries in 0.. {
         let all = (0..3).all(|place| stored(place, together.request) == Some(Veto::Person));
-        if all && log.lines("a rejection was not taken").len() == 9 {
+        if all && log.lines("a rejection was not accepted").len() == 9 {
             break;
         }
         assert!(tries < 1_200, "{}", log.text());

@@ -52,8 +52,8 @@ pub(super) fn checks(config: &Config, role: Role) -> Vec<Check> {
         checks.push(match signer.check_secure() {
             Ok(()) if signer.development => Check::warn(
                 "policy",
-                "signer.development is on: the node obeys whoever it is told of",
-                "leave it off where something is at stake",
+                "signer.development is on: the node obeys anyone whom it is told of",
+                "turn it off where money is at stake",
             ),
             Ok(()) => Check::ok("policy", "the node names its peers and has a policy file"),
             Err(error) => Check::fail("policy", error.to_string(), ""),
@@ -96,7 +96,7 @@ fn disk(folder: &Path) -> Check {
         Err(error) => Check::fail(
             &what,
             format!("it cannot be written: {error}"),
-            "run this as the user of the process; else mend the disk or the folder's owner",
+            "run this as the user of the process; else fix the disk or the folder's owner",
         ),
     }
 }
@@ -110,7 +110,7 @@ fn space(folder: &Path) -> Option<Check> {
         Check::warn(
             &what,
             found,
-            "make room: a full disk keeps it from taking work",
+            "free some space: with a full disk it accepts no work",
         )
     } else {
         Check::ok(what, found)

@@ -35,7 +35,7 @@ pub(super) async fn bus(settings: &BusSettings) -> Vec<Check> {
     let servers = RedisAccess::load(settings).and_then(|access| access.servers());
     let servers = match servers {
         Ok(servers) => servers,
-        Err(error) => return vec![Check::fail(BUS, format!("{error:#}"), "mend the setting")],
+        Err(error) => return vec![Check::fail(BUS, format!("{error:#}"), "fix the setting")],
     };
     let connected = within(async {
         let connection = servers.open(PATIENCE).await;
@@ -47,7 +47,7 @@ pub(super) async fn bus(settings: &BusSettings) -> Vec<Check> {
             return vec![Check::fail(
                 BUS,
                 format!("{} cannot be reached: {error}", servers.place()),
-                "start Redis, or mend bus.redis_url (or what bus.redis_url_file holds), its certificates or the network",
+                "start Redis, or fix bus.redis_url (or what bus.redis_url_file holds), its certificates or the network",
             )];
         }
     };
@@ -124,21 +124,21 @@ fn settings_of_redis(known: &BTreeMap<&str, String>) -> Vec<Check> {
     if known.is_empty() {
         let mend = "look at maxmemory, proto-max-bulk-len, save and appendonly yourself (README.md has what is wanted)";
         return vec![Check::warn(
-            "settings of Redis",
+            "Redis settings",
             "this user may not read them",
             mend,
         )];
     }
     if number("maxmemory") == Some(0) {
         checks.push(Check::warn(
-            "settings of Redis",
+            "Redis settings",
             "maxmemory is 0: a flood takes all memory of the machine",
             "redis-server --maxmemory 1gb",
         ));
     }
     if number("proto-max-bulk-len").is_some_and(|length| length < LEAST_BULK) {
         checks.push(Check::fail(
-            "settings of Redis",
+            "Redis settings",
             "proto-max-bulk-len is too small for the largest messages",
             "redis-server --proto-max-bulk-len 8mb",
         ));
@@ -146,13 +146,13 @@ fn settings_of_redis(known: &BTreeMap<&str, String>) -> Vec<Check> {
     let saves = known.get("save").is_some_and(|save| !save.is_empty());
     if saves || known.get("appendonly").is_some_and(|on| on == "yes") {
         checks.push(Check::warn(
-            "settings of Redis",
+            "Redis settings",
             "it writes to its disk, which nothing needs and which slows it down",
             "redis-server --save '' --appendonly no",
         ));
     }
     if checks.is_empty() {
-        checks.push(Check::ok("settings of Redis", "as they should be"));
+        checks.push(Check::ok("Redis settings", "as they should be"));
     }
     checks
 }
@@ -217,9 +217,9 @@ pub(super) async fn chains(config: &Config, role: Role) -> Vec<Check> {
     checks.extend(single.map(|(chain, _)| {
         Check::warn(
             &format!("nodes of {chain}"),
-            "there is one, whose word alone is believed",
+            "there is only one, which is trusted alone",
             format!(
-                "name a second one of another operator in {}.rpc",
+                "add a second one, of another operator, to {}.rpc",
                 chain.setting()
             ),
         )
@@ -239,7 +239,7 @@ async fn chain_node(
         Err(error) => Check::fail(
             &what,
             error,
-            format!("mend the node, or take it out of {}.rpc", chain.setting()),
+            format!("fix the node, or take it out of {}.rpc", chain.setting()),
         ),
     }
 }

@@ -138,7 +138,7 @@ mod tests {
         }
         assert!(refused(&ids).contains("does not reject 03030303-"));
         write(4);
-        assert!(refused(&ids[..1]).contains("proof: is of nobody"));
+        assert!(refused(&ids[..1]).contains("proof: is not from a person"));
         std::fs::write(file.path(), "{}").unwrap();
         assert!(refused(&ids[..1]).contains("is no person's rejection"));
     }

@@ -79,7 +79,7 @@ pub fn add(args: AddApproverArgs) -> anyhow::Result<()> {
     print_line(match keys {
         0 => format!("person: {person}"),
         keys => format!(
-            "person: {person}, who has {keys} already: compare with {person}, not with who brought the line"
+            "person: {person}, who has {keys} already: compare with {person}, not with the one who brought the line"
         ),
     });
     match &key {

@@ -97,7 +97,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     eprintln!(
-        "keep these files apart from each other and from the recipients' identities: any {} with an identity are the keys",
+        "keep these files apart from each other and from the recipients' identities: any {} of them together with \
+         an identity give the keys",
         vault.threshold
     );
     Ok(())

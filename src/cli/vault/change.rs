@@ -222,7 +222,7 @@ pub(super) async fn name_client_signers(
 }
 
 fn read(path: &Path) -> anyhow::Result<RuleChange> {
-    let of = || format!("{} is no change of who approves", path.display());
+    let of = || format!("{} is not a change of who approves", path.display());
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let change: RuleChange = serde_json::from_str(&text).with_context(of)?;

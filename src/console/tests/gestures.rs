@@ -173,7 +173,7 @@ async fn several__should_be_approved_with_one_gesture_and_stand_for_themselves()
         late.json()["error"]
             .as_str()
             .unwrap()
-            .contains("not waiting for approval any more")
+            .contains("no longer waits for approval")
     );
     let page = format!("/requests?uuid={}&uuid={}", uuids[0], uuids[2]);
     assert!(
@@ -189,11 +189,7 @@ async fn several__should_be_approved_with_one_gesture_and_stand_for_themselves()
         uuids[0], uuids[1], uuids[2]
     );
     let page = world.get(&page, &controller.cookie).await.text;
-    for said in [
-        "2 signing requests",
-        "it does not wait any more",
-        "data-approve>",
-    ] {
+    for said in ["2 signing requests", "it no longer waits", "data-approve>"] {
         assert!(page.contains(said), "{said}: {page}");
     }
     assert!(
@@ -310,7 +306,10 @@ async fn approval__should_be_of_what_the_page_has_shown() {
         let refused = world.post(path, &treasurer.cookie, &body).await;
         assert_eq!(refused.status, 409, "{path}: {}", refused.text);
         let error = refused.json()["error"].to_string();
-        assert!(error.contains("not what this page has shown"), "{error}");
+        assert!(
+            error.contains("no longer what this page has shown"),
+            "{error}"
+        );
     }
     // Nor without saying what was shown.
     let body = json!({"form_token": treasurer.form_token, "items": [{"uuid": large, "fee": ""}]});

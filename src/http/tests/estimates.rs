@@ -142,7 +142,7 @@ async fn estimates__should_not_be_handed_on_above_the_ceiling() {
         let message = answer["error"]["message"].as_str().unwrap();
         for words in [
             words,
-            "1000000000000 is the most",
+            "maximum of 1000000000000",
             "most_price",
             "wei per unit of gas",
         ] {

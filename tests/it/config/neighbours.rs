@@ -93,7 +93,7 @@ fn answers_of_bus(around: &Surroundings) -> Vec<Row> {
         serve("a user of the bus who may read nothing")
             .text(url, &right.replace("redis://", "redis://narrow"))
             .says(&[
-                &says("does not let the user of this URL read"),
+                &says("does not allow the user of this URL to read"),
                 "covault redis-acl",
             ]),
         serve("a database of the bus that is none")
@@ -113,7 +113,7 @@ fn answers_of_bus(around: &Surroundings) -> Vec<Row> {
             .text(url, &over_tls.replace("rediss://", "redis://"))
             .says(&[
                 "bus.redis_url: begins with redis://",
-                "speaks TLS; use rediss://",
+                "requires TLS; use rediss://",
             ]),
         certificate("an authority that is another", "b.pem", "certificate"),
         certificate(

@@ -61,7 +61,7 @@ fn values() -> Vec<Row> {
             .says_of_file(&["cluster.roles: \"both\" cannot be used; use one of \"all\""]),
         serve("a level that is none")
             .text("log.level", "infoo")
-            .says_of_file(&["log.level: \"infoo\" is no level; use trace"]),
+            .says_of_file(&["log.level: \"infoo\" is not a level; use trace"]),
         serve("a text for a number")
             .text("serve.max_body_bytes", "1 MB")
             .says_of_file(&["serve.max_body_bytes must be of type integer, not \"1 MB\""]),
@@ -126,7 +126,9 @@ fn variables_and_words() -> Vec<Row> {
     vec![
         serve("a variable with no address")
             .variable("COVAULT_SERVE_LISTEN", "nowhere")
-            .says(&["COVAULT_SERVE_LISTEN: serve.listen: \"nowhere\" is no address; use IP:PORT"]),
+            .says(&[
+                "COVAULT_SERVE_LISTEN: serve.listen: \"nowhere\" is not an address; use IP:PORT",
+            ]),
         serve("a variable with no number")
             .variable("COVAULT_SERVE_MAX_CONNECTIONS", "many")
             .says(&["COVAULT_SERVE_MAX_CONNECTIONS: \"many\" is not a whole number"]),
@@ -165,7 +167,7 @@ fn addresses(around: &Surroundings) -> Vec<Row> {
             .says(&[&words, "Address already in use"])
     };
     let none = |name, setting: &str, address: &str| {
-        let words = format!("{setting}: {address:?} is no address; use IP:PORT");
+        let words = format!("{setting}: {address:?} is not an address; use IP:PORT");
         serve(name).text(setting, address).says_of_file(&[&words])
     };
     vec![

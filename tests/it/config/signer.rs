@@ -68,7 +68,7 @@ fn values() -> Vec<Row> {
             .says_of_file(&["signer.vaults.treasury: \"treasury\" is not the uuid of a vault"]),
         signer("metrics at no address")
             .text("signer.metrics_listen", "9464")
-            .says_of_file(&["signer.metrics_listen: \"9464\" is no address; use IP:PORT"]),
+            .says_of_file(&["signer.metrics_listen: \"9464\" is not an address; use IP:PORT"]),
         signer("a variable for what is the file's alone")
             .variable("COVAULT_SIGNER_PEERS", "x")
             .says(&["COVAULT_SIGNER_PEERS: signer.peers is read from the configuration file only"]),
@@ -121,7 +121,7 @@ fn whom(around: &Surroundings) -> Vec<Row> {
             .text("bus.redis_url", &with_tls.replace("rediss://", "redis://"))
             .says(&[
                 "bus.redis_url: begins with redis://",
-                "speaks TLS; use rediss://",
+                "requires TLS; use rediss://",
             ]),
     ]
 }

@@ -310,7 +310,7 @@ async fn bitcoin_payments__should_be_replaced_and_lifted_by_those_that_name_outp
         "feeLevel": "FEE_LEVEL_FAST", "inputs": inputs}});
     let (_, reason) = refusal(api, again).await;
     assert!(
-        reason.contains("inputs[0]") && reason.contains("is spent already"),
+        reason.contains("inputs[0]") && reason.contains("is already spent"),
         "{reason}"
     );
 }

@@ -177,7 +177,7 @@ async fn evm_payments__should_be_followed_through_reorganisations_until_they_are
     anvil.call("anvil_dropTransaction", json!([hash])).await;
     assert_eq!(anvil.balance(TO).await, 0);
     until_state(&dev, &uuid, "STATUS_PENDING").await;
-    let warning = "the chain was reorganised: no block has a transaction that one had";
+    let warning = "the chain was reorganised: a transaction is no longer in a block";
     let log = dev.process.log();
     let lines = log.lines().filter(|line| line.contains(warning));
     let lines: Vec<_> = lines.filter(|line| line.contains(&uuid)).collect();

@@ -79,7 +79,7 @@ async fn bus_that_is_away__should_be_told_and_waited_for() {
         (caller.api.get("/readyz").await == 200).then_some(())
     })
     .await;
-    let part = "it is over";
+    let part = "it has ended";
     caller
         .refused("resimulation", again, WRONG_STATE, part)
         .await;

@@ -121,7 +121,7 @@ impl RpcBatch {
             .all(|(index, one)| one.id == json!(index));
         if !in_order || answers.len() != self.calls.len() {
             return ParsedResponse::Malformed(
-                "the node answered something else than was asked".into(),
+                "the node answered another question than was asked".into(),
             );
         }
         let starting = answers

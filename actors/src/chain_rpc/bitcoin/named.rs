@@ -57,11 +57,11 @@ impl BitcoinNode {
                 };
                 let (value, confirmed) = match found {
                     Found::There { value, confirmed } => (value, confirmed),
-                    Found::Foreign => return Err(refused(wrong("is no output of the wallet"))),
-                    Found::Spent => return Err(refused(wrong("is spent already, in a block"))),
+                    Found::Foreign => return Err(refused(wrong("is not an output of the wallet"))),
+                    Found::Spent => return Err(refused(wrong("is already spent in a block"))),
                     Found::Unknown => {
                         return Err(ChainError::Unknown(wrong(
-                            "is of a transaction that the nodes do not know",
+                            "belongs to a transaction that the nodes do not know",
                         )));
                     }
                 };

@@ -84,7 +84,7 @@ pub(super) fn judge(error: &RpcError) -> BroadcastOutcome {
     let (code, hint) = if said == CHEAP {
         (
             ExecuteCode::InsufficientGasFee,
-            "networkFee is below what the node takes; the node said: ",
+            "networkFee is below what the node accepts; the node said: ",
         )
     } else if is_missing || is_conflict {
         (

@@ -97,7 +97,7 @@ impl BitcoinNode {
                 Some(true) => {}
                 Some(false) => {
                     return Err(ChainError::Unknown(format!(
-                        "{}: a node says of the outputs of {} what that transaction does not: check the node",
+                        "{}: a node reports outputs of {} that do not match that transaction: check the node",
                         self.rpc.chain(),
                         output.txid
                     )));

@@ -155,9 +155,11 @@ impl AddressWatcher {
                 Some(Ok(())) | None => return Ok(()),
             },
             Ok(Err(_)) => "the scan for the outputs of the address was interrupted".into(),
-            Err(_) => "the nodes look for the outputs of the address for the first time, which \
-                       takes minutes; ask again"
-                .into(),
+            Err(_) => {
+                "the nodes are scanning for the outputs of the address for the first time, which \
+                       takes minutes; try again later"
+                    .into()
+            }
         };
         Err(ChainError::Unknown(format!(
             "{}: {problem}",
@@ -344,9 +346,7 @@ impl AddressWatcher {
         let whole = found.get("success") == Some(&Value::Bool(true));
         let outputs = found.get("unspents").and_then(Value::as_array);
         let Some(outputs) = outputs.filter(|_| whole) else {
-            return Err("the node broke off the search for outputs"
-                .to_owned()
-                .into());
+            return Err("the node aborted the scan for outputs".to_owned().into());
         };
         let mut of_each: BTreeMap<&str, usize> = BTreeMap::new();
         let mut unspent = BTreeMap::new();
@@ -457,8 +457,8 @@ impl AddressWatcher {
         match self.when_free(node, &read).await? {
             Ok(_) => Ok(()),
             Err(error) => Err(format!(
-                "the node cannot read the blocks from {height} on, where outputs of the address \
-                 are: {}",
+                "the node cannot read the blocks from {height} on, which contain outputs of the \
+                 address: {}",
                 short(&error.message)
             )
             .into()),
@@ -521,5 +521,5 @@ fn nonsense() -> String {
 }
 
 fn no_wallets() -> String {
-    "the node has no wallets, which bitcoind has without disablewallet=1".into()
+    "the node's wallets are disabled: start bitcoind without disablewallet=1".into()
 }

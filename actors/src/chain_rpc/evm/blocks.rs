@@ -34,12 +34,14 @@ const RECEIPTS: usize = 10;
 fn taken<T>(read: Result<T, BlockError>) -> ParsedResponse<T> {
     match read {
         Ok(value) => ParsedResponse::Value(value),
-        Err(error) => ParsedResponse::Malformed(format!("the node is not believed: {error}")),
+        Err(error) => {
+            ParsedResponse::Malformed(format!("the node's answer is not accepted: {error}"))
+        }
     }
 }
 
 fn unknown(error: BlockError) -> ChainError {
-    ChainError::Unknown(format!("the nodes are not believed: {error}"))
+    ChainError::Unknown(format!("the nodes' answer is not accepted: {error}"))
 }
 
 impl EvmNode {

@@ -93,8 +93,7 @@ impl EvmNode {
             TokenReply::Unknown(error) => Some(error),
             _ => None,
         });
-        Err(unknown
-            .unwrap_or_else(|| ChainError::unknown("the nodes do not agree about the token")))
+        Err(unknown.unwrap_or_else(|| ChainError::unknown("the nodes disagree about the token")))
     }
 
     /// The number that a token's contract answers to a call, decimal.

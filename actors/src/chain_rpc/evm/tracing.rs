@@ -103,7 +103,7 @@ impl EvmNode {
                         chain,
                         block = number,
                         reason,
-                        "blocks are taken without what contracts pass on in them"
+                        "blocks are followed without the transfers that contracts make in them"
                     );
                 }
                 Vec::new()
@@ -123,7 +123,9 @@ impl EvmNode {
         };
         let call = call.reading(|traces: &Value| match method.read(block, traces) {
             Ok(found) => ParsedResponse::Value(found),
-            Err(error) => ParsedResponse::Malformed(format!("the node is not believed: {error}")),
+            Err(error) => {
+                ParsedResponse::Malformed(format!("the node's answer is not accepted: {error}"))
+            }
         });
         let traced = self.rpc.agreed(call, Vec::eq).await;
         traced.map_err(RpcCallError::into_reason)
@@ -177,16 +179,16 @@ impl EvmNode {
             TraceMethod::CallTracer => {
                 tracing::info!(
                     chain,
-                    "what contracts pass on is told by debug_traceBlockByHash"
+                    "transfers by contracts are read with debug_traceBlockByHash"
                 );
             }
             TraceMethod::Flat => {
-                tracing::info!(chain, "what contracts pass on is told by trace_block");
+                tracing::info!(chain, "transfers by contracts are read with trace_block");
             }
             TraceMethod::Nothing => {
                 tracing::warn!(
                     chain,
-                    "a node cannot trace blocks: what contracts pass on is told by balances alone"
+                    "a node cannot trace blocks: transfers by contracts are seen only when balances are compared"
                 );
             }
         }

@@ -202,7 +202,7 @@ impl PoolNode {
         read: &mut Keep<'_>,
     ) -> Result<ParsedResponse<()>, NodeFailure> {
         let silent =
-            || NodeFailure::NotAsked("the node gives no answers and is being tried".to_owned());
+            || NodeFailure::NotAsked("the node does not answer; Covault is testing it".to_owned());
         if self.health.is_tried() {
             return Err(silent());
         }
@@ -210,9 +210,9 @@ impl PoolNode {
         let place = self.line.enter(CallsOf::present(), now_ms, call.is_costly);
         let permit = match patience {
             None => place.await,
-            Some(patience) => tokio::time::timeout(patience, place).await.map_err(|_| {
-                NodeFailure::Crowded("the node has more calls than it answers".into())
-            })?,
+            Some(patience) => tokio::time::timeout(patience, place)
+                .await
+                .map_err(|_| NodeFailure::Crowded("the node is overloaded".into()))?,
         };
         let turn = self.health.enter().ok_or_else(silent)?;
         // A trial is one call that others would wait for.

@@ -67,7 +67,7 @@ impl Objections {
         let trouble = trouble.unwrap_or_else(|| "the others say something else".into());
         (!said.is_empty()).then(|| {
             format!(
-                "a node does not take it ({}), and {needed} nodes have to say the same before that counts; {trouble}",
+                "a node refuses it ({}), and {needed} nodes must refuse it before that counts; {trouble}",
                 said.join("; ")
             )
         })
@@ -90,7 +90,8 @@ impl PoolNode {
         let count = self.health.left_out();
         if count.is_power_of_two() {
             let (chain, node) = (&self.chain, self.number);
-            tracing::warn!(%chain, node, count, "a chain node is too slow to get what others take at once; the tracker sends it");
+            tracing::warn!(%chain, node, count, "a chain node is too slow to receive a transaction that others \
+                accepted at once; the tracker sends it later");
         }
     }
 }

@@ -110,9 +110,9 @@ fn explained(status: &GrpcStatus) -> ChainRefusal {
     let (meaning, code) = if has(status, &["balance of gas object"]) {
         ("the gas coins do not cover gasFee.budget", fee)
     } else if has(status, &["under reference gas price"]) {
-        ("gasFee.price is below what the network takes", fee)
+        ("gasFee.price is below what the network accepts", fee)
     } else if has(status, &["gas budget"]) {
-        ("gasFee.budget is not one that the network takes", fee)
+        ("gasFee.budget is outside what the network accepts", fee)
     } else if has(status, &[USED]) {
         (
             "another transaction has used one of its objects; create a new request",
@@ -122,7 +122,7 @@ fn explained(status: &GrpcStatus) -> ChainRefusal {
         return expired();
     } else if has(status, &[WITHDRAWAL, RESERVATION]) {
         (
-            "what it takes out of the address balance is not there in this epoch; create a new \
+            "the address balance does not cover the withdrawal in this epoch; create a new \
              request",
             ExecuteCode::InsufficientFunds,
         )

@@ -21,7 +21,7 @@ impl TonNode {
         let wallet = self.wallet(&sent.wallet, 0).await?;
         if wallet.state == AccountStatus::Frozen {
             return Err(ChainError::unknown(
-                "the wallet's account is frozen; what it did before is not seen",
+                "the wallet's account is frozen; its earlier transactions cannot be seen",
             ));
         }
         if wallet.data.seqno > sent.seqno {

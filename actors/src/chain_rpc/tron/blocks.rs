@@ -25,7 +25,9 @@ use crate::chain_rpc::{
 fn taken<T>(read: Result<T, BlockError>) -> ParsedResponse<T> {
     match read {
         Ok(value) => ParsedResponse::Value(value),
-        Err(error) => ParsedResponse::Malformed(format!("the node is not believed: {error}")),
+        Err(error) => {
+            ParsedResponse::Malformed(format!("the node's answer is not accepted: {error}"))
+        }
     }
 }
 

@@ -29,14 +29,14 @@ pub async fn begin(
     if chain.network() == DepositNetwork::Tron {
         return Err(Fault::field(
             "network",
-            "balances are not compared on TRON, whose nodes do not say what accounts had after a block",
+            "balances are not compared on TRON: its nodes do not report balances at an earlier block",
         ));
     }
     let cursor = deposit_rows::cursor(chain);
     if services.load::<CursorRow>(&cursor).await?.is_none() {
         return Err(Fault::field(
             "chainId",
-            "is of a chain that is not followed",
+            "names a chain that is not followed",
         ));
     }
     let key = deposit_rows::reconciliation(chain);
@@ -57,7 +57,7 @@ pub async fn begin(
         Ok(()) => Ok(()),
         Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
             Class::Conflict,
-            "balances of the chain are being compared just now; retry",
+            "balances of the chain are already being compared; retry",
         )),
         Err(error) => Err(error.into()),
     }

@@ -59,7 +59,7 @@ impl Spending<'_> {
         let there = self.swept.final_balance(self.job.asset).await;
         let there = there.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         let Some(there) = there else {
-            let problem = "the chain does not say what the wallet has of it";
+            let problem = "the chain's nodes do not report the wallet's balance of it";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         };
         if there.is_zero() {
@@ -71,7 +71,7 @@ impl Spending<'_> {
         // What is on its way in is swept another time, what is on its way out never.
         let amount = there.min(now);
         if amount.is_zero() {
-            let problem = "the wallet has nothing of it; something else has sent it away";
+            let problem = "the wallet's balance of it is 0: something else has moved it";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         }
         match self.job.asset {
@@ -184,7 +184,7 @@ impl Spending<'_> {
             found.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         // Another vault has other policies, and may belong to another process.
         if gas_wallet.vault != self.swept.vault {
-            let problem = "the gas wallet is of another vault than the deposit wallet";
+            let problem = "the gas wallet belongs to another vault than the deposit wallet";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         }
         // As nodes reckon: whoever cannot pay the most that is offered is refused.
@@ -290,11 +290,11 @@ impl Spending<'_> {
             ChainData::Evm(data) => {
                 let fees = data.fees;
                 let fees =
-                    fees.ok_or_else(|| ChainError::Unknown("the nodes name no fees".into()))?;
+                    fees.ok_or_else(|| ChainError::Unknown("the nodes report no fees".into()))?;
                 let has_base_fee = data.eip1559;
                 Ok(Quote { fees, has_base_fee })
             }
-            _ => Err(ChainError::Unknown("the nodes name no fees".into())),
+            _ => Err(ChainError::Unknown("the nodes report no fees".into())),
         }
     }
 
@@ -344,7 +344,7 @@ impl Quote {
 /// Why the estimate of a transfer is not believed; `None`: it is.
 fn gas_problem(limit: u64) -> Option<String> {
     (limit > MOST_GAS).then(|| {
-        format!("the transfer would use {limit} gas, and {MOST_GAS} is the most that is believed")
+        format!("the transfer would use {limit} gas, above the accepted maximum of {MOST_GAS}")
     })
 }
 

@@ -318,7 +318,7 @@ async fn fate(
             {
                 return Ok(Fate::Mined);
             }
-            Some(TransactionState::Replaced { .. }) => "another transaction has taken its place",
+            Some(TransactionState::Replaced { .. }) => "another transaction has replaced it",
             Some(TransactionState::Dropped) => "its transaction was never mined",
             _ => return Ok(Fate::Open),
         };

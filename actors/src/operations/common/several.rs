@@ -52,8 +52,7 @@ pub async fn requests_of_one_vault(
         }
         match request(call.services, call.caller, id).await {
             Ok(request) if *vault.get_or_insert(request.vault) != request.vault => {
-                let problem =
-                    "is of another vault than those before it: make a call for each vault";
+                let problem = "belongs to another vault than the ones before it: make one call for each vault";
                 return Err(Fault::field(field(), problem));
             }
             Err(fault) if *fault.class() != Class::Invalid => return Err(fault),

@@ -20,8 +20,8 @@ use crate::{commands::command_commit::CommandCommit, requests::request_store::Co
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
 
 /// Why a request failed that was handed over.
-pub const GIVEN_UP: &str = "given up after it was handed over (rejectSigningRequest): who has the signed transaction \
-    can still send it, until another one has used what it uses";
+pub const GIVEN_UP: &str = "given up after it was handed over (rejectSigningRequest): anyone who has the signed \
+    transaction can still send it, until another transaction has used the same nonce, outputs or objects";
 
 /// Why a request failed whose wallet was put away.
 pub const ARCHIVED: &str = "the wallet was archived before the request was signed";

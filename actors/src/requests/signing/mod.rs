@@ -57,7 +57,7 @@ const BEHIND: &str = "the vault has just started and is resuming earlier request
 const SESSION_LOST: &str = "the session ended without signatures";
 
 /// Why a request failed that no chain node came to.
-const TOO_MUCH: &str = "no chain node answered in time: they have too much to do";
+const TOO_MUCH: &str = "no chain node answered in time: they are overloaded";
 
 pub enum Msg {
     /// Begins, or goes on where the store says.
@@ -402,7 +402,8 @@ impl Actor for SigningActor {
                     Err(fault)
                         if matches!(fault.code(), FaultCode::Busy { .. }) && live.may_wait_on() =>
                     {
-                        tracing::debug!(request = %live.stored()?.request.id, %session, ?fault, "signers have not come to a request in its time; it waits on");
+                        tracing::debug!(request = %live.stored()?.request.id, %session, ?fault, "signers did not \
+                            reach a request before its deadline; it keeps waiting");
                         if live.end_if_expired().await? {
                             return live.run_effect(&myself);
                         }

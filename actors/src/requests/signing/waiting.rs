@@ -28,11 +28,12 @@ const TRIES_BEFORE_DOUBT: u32 = 5;
 /// How often a request gets new time that has only waited for others: its nodes and signers may never come to it.
 const MAX_RENEWALS: u32 = 30;
 /// Why a request waits that signers, or nodes, have not come to in its time.
-pub(super) const OVERLOADED_SIGNERS: &str =
-    "the signers are overloaded; it waits on, and what was accepted first is signed first";
-pub(super) const OVERLOADED_NODES: &str = "the nodes of its chain are overloaded; it waits on, and what was accepted first is asked first";
+pub(super) const OVERLOADED_SIGNERS: &str = "the signers are overloaded; the request keeps waiting, and requests are signed in the order in which they were \
+     accepted";
+pub(super) const OVERLOADED_NODES: &str = "the nodes of its chain are overloaded; the request keeps waiting, and \
+                                           requests are handled in the order in which they were accepted";
 const OVERLOADED_ACCOUNT: &str =
-    "earlier requests of the same wallet are not built yet; it waits on, and comes after them";
+    "earlier requests of the same wallet are not built yet; the request waits for them";
 /// Why a request waits, or failed, whose turn in the queue of its account did not come.
 const NO_TURN: &str = "timed out waiting for other requests of the same wallet";
 /// How long a Solana transaction can be mined after it was built on the newest blockhash: 150 slots of 0.4 s, and half
@@ -41,7 +42,7 @@ const SOLANA_LIFETIME_MS: u64 = 90_000;
 /// Why a request failed that signers came to too late for its chain.
 const EXPIRED_UNSIGNED: &str = "its transaction expired before it was signed; create it again";
 /// Why a request failed whose transaction never comes, where the nodes say no more.
-const VOID: &str = "the time of the transaction is over, and no block has it";
+const VOID: &str = "the transaction has expired, and no block includes it";
 /// So many tries are no delay that is worth a line in the trail.
 const UNREPORTED_TRIES: u32 = 2;
 
@@ -139,12 +140,13 @@ impl SigningState {
         standing: Standing,
     ) -> Result<(), Fault> {
         let words = match standing {
-            Standing::Open => "an earlier try may have reached the chain, and it is sent again",
-            Standing::Passed => "waiting until the transaction with its number is final",
-            Standing::Void => "asking for some minutes more whether a node has it",
+            Standing::Open => "an earlier attempt may have reached the chain; sending it again",
+            Standing::Passed => "waiting until the transaction with its nonce is final",
+            Standing::Void => "asking for a few more minutes whether a node has it",
         };
         let reason = format!("{}; {words}", refusal.reason);
-        tracing::warn!(request = %self.stored()?.request.id, reason, "a chain node refuses what may be on the chain");
+        tracing::warn!(request = %self.stored()?.request.id, reason, "a chain node refuses a transaction that may \
+            be on the chain");
         self.refusal = Some(refusal);
         if std::mem::take(&mut self.turn_came) {
             self.schedule_retry(myself, Duration::ZERO);
@@ -245,7 +247,7 @@ impl SigningState {
         if self.tries <= UNREPORTED_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
             return Ok(());
         }
-        tracing::info!(%request, reason, "a request has to wait");
+        tracing::info!(%request, reason, "a request is waiting");
         self.delay_in_trail = Some(reason.clone());
         self.advance(vec![RequestEvent::Delayed { reason }]).await
     }

@@ -24,10 +24,10 @@ const RESEND_MS: u64 = 60_000;
 /// by default.
 const LOOK_PAUSES: u32 = 60;
 /// What is said of one that a block has and that does not become final.
-const NOT_FINAL: &str = "a node says that a block has it, and it does not become final: nodes do not agree, or the \
-                         chain is slow; compare them";
+const NOT_FINAL: &str = "a node says that it is in a block, but it does not become final: the nodes disagree, or the \
+                         chain is slow; compare the nodes";
 /// What is said of one that nodes do not say anything about.
-const NOT_SAID: &str = "the nodes do not say where it is, or do not agree; compare them";
+const NOT_SAID: &str = "the nodes do not report where it is, or disagree; compare the nodes";
 /// So many blocks may the nodes of a chain be apart.
 const MAX_NODES_APART: u64 = 64;
 
@@ -289,10 +289,10 @@ impl Entry {
             return None;
         }
         Some(match (&self.in_the_way, self.missing_since_ms) {
-            (Some(reason), _) => format!("no node takes it again: {reason}"),
+            (Some(reason), _) => format!("no node accepts it again: {reason}"),
             (None, Some(_)) => "no node has it; it is sent again".into(),
-            (None, None) => "nodes have it, and no block takes it: its fee may be too low, or an \
-                             earlier number of the wallet is missing"
+            (None, None) => "nodes have it, but no block includes it: its fee may be too low, or \
+                             an earlier nonce of the wallet is missing"
                 .into(),
         })
     }
@@ -329,14 +329,15 @@ impl Entry {
         let hash = &self.tracked.transaction.signed.tx_hash;
         match (&self.known.state, &row.state) {
             (TransactionState::Mined(before), TransactionState::Pending) => {
-                tracing::warn!(%request, hash, block = before.block, "the chain was reorganised: no block has a transaction that one had");
+                tracing::warn!(%request, hash, block = before.block, "the chain was reorganised: a transaction is \
+                    no longer in a block");
             }
             (_, TransactionState::Mined(to) | TransactionState::Final(to)) if !to.success => {
                 tracing::warn!(%request, hash, block = to.block, "a transaction failed on the chain, and only cost its fee");
             }
             (_, TransactionState::Replaced { .. } | TransactionState::Dropped) => {
                 let detail = words(&row.state);
-                tracing::warn!(%request, hash, detail, "a transaction never comes");
+                tracing::warn!(%request, hash, detail, "a transaction can never be mined");
             }
             (_, TransactionState::Partial(_)) => {
                 let detail = words(&row.state);
@@ -367,7 +368,7 @@ pub fn is_same_kind(one: &TransactionState, other: &TransactionState) -> bool {
 /// A state in words, for people.
 pub fn words(state: &TransactionState) -> String {
     match state {
-        TransactionState::Pending => "no block has it".into(),
+        TransactionState::Pending => "no block includes it".into(),
         TransactionState::Mined(inclusion) | TransactionState::Final(inclusion) => {
             let came = if inclusion.success {
                 ""
@@ -376,16 +377,16 @@ pub fn words(state: &TransactionState) -> String {
             };
             format!("block {}{came}", inclusion.block)
         }
-        TransactionState::Replaced { by: Some(hash) } => format!("{hash} has taken its place"),
-        TransactionState::Replaced { by: None } => "another transaction has taken its place".into(),
-        TransactionState::Dropped => "its time is over, and no block has it".into(),
+        TransactionState::Replaced { by: Some(hash) } => format!("{hash} has replaced it"),
+        TransactionState::Replaced { by: None } => "another transaction has replaced it".into(),
+        TransactionState::Dropped => "it has expired, and no block includes it".into(),
         TransactionState::Partial(parts) => {
             let part = |TransactionPart { hash, inclusion }: &TransactionPart| match inclusion {
                 Some(inclusion) if inclusion.success => {
                     format!("{hash}: block {}", inclusion.block)
                 }
                 Some(inclusion) => format!("{hash}: block {}, where it failed", inclusion.block),
-                None => format!("{hash}: no block has it, and it never comes"),
+                None => format!("{hash}: no block includes it, and none ever will"),
             };
             parts.iter().map(part).collect::<Vec<_>>().join("; ")
         }

@@ -102,7 +102,7 @@ impl Pump {
             };
             self.looks.running.spawn(async move {
                 let fate = look.look(sighting).await.unwrap_or_else(|fault| {
-                    tracing::warn!(%request, ?fault, "what has replaced a transaction could not be read");
+                    tracing::warn!(%request, ?fault, "failed to read what has replaced a transaction");
                     UnsignedFate::Unknown
                 });
                 (request, fate)
@@ -116,7 +116,7 @@ impl Pump {
             Ok((request, UnsignedFate::Found(found))) => self.found(request, found).await,
             Ok((request, fate)) => self.looked_in_vain(request, &fate).await,
             Err(error) => {
-                tracing::error!(chain = %self.chain, %error, "looking for a transaction panicked; this is a bug");
+                tracing::error!(chain = %self.chain, %error, "looking up a transaction panicked; this is a bug");
             }
         }
         self.begin_look();
@@ -304,7 +304,7 @@ impl UnsignedLook {
         {
             Ok(signatures) => signatures,
             Err(error) => {
-                tracing::debug!(%request, ?error, "the nodes do not say what has used the number of a transaction");
+                tracing::debug!(%request, ?error, "the nodes do not report which transaction used a nonce");
                 return Ok(OtherwiseSigned::Unknown);
             }
         };

@@ -24,7 +24,7 @@ impl Pump {
         match self.client.head().await {
             Ok(head) => head,
             Err(error) => {
-                tracing::debug!(chain = %self.chain, ?error, "the nodes do not say their newest block");
+                tracing::debug!(chain = %self.chain, ?error, "the nodes do not report their newest block");
                 None
             }
         }

@@ -141,7 +141,7 @@ async fn calls_about_several__should_be_refused_as_a_whole_before_anything_is_do
         (&many, "uuids: must be 1 to 100 signing requests"),
         (&[&a, "nonsense"], "uuids[1]: Invalid uuid"),
         (&[&a, &b, &a], "uuids[2]: is named twice"),
-        (&[&a, &of_other], "uuids[1]: is of another vault"),
+        (&[&a, &of_other], "uuids[1]: belongs to another vault"),
     ] {
         let refused = approve_all(&gateway, &admin(), uuids, Some(approval.clone())).await;
         for refused in [refused, reject_all(&gateway, uuids, None).await] {

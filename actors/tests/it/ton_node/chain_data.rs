@@ -133,12 +133,12 @@ async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
         (closed, 1, Unspecified, "signatures"),
         (no_master, 1, Unspecified, "mintAddress: is not the master"),
         (strange, 1, Unspecified, "mintAddress: is not the master"),
-        (others, 1, Unspecified, "mintAddress: is not a sound jetton"),
+        (others, 1, Unspecified, "mintAddress: is not a valid jetton"),
         (
             no_wallet,
             1,
             Unspecified,
-            "mintAddress: is not a sound jetton",
+            "mintAddress: is not a valid jetton",
         ),
         (
             state(),
@@ -269,12 +269,12 @@ async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
         (
             state().jetton_wallet,
             holding(1, BOB, MASTER),
-            "is not a sound jetton",
+            "is not a valid jetton",
         ),
         (
             state().jetton_wallet,
             holding(1, &owner, OTHER),
-            "is not a sound jetton",
+            "is not a valid jetton",
         ),
     ] {
         let state = TonTestState {

@@ -73,7 +73,7 @@ async fn sightings__should_say_where_a_ton_transaction_is() {
                 ..TonTestState::default()
             },
             Err(ChainError::Unknown(
-                "the wallet's account is frozen; what it did before is not seen".into(),
+                "the wallet's account is frozen; its earlier transactions cannot be seen".into(),
             )),
         ),
     ] {

@@ -52,16 +52,16 @@ impl EvmBlock {
     /// [`BlockError`] when it is not about exactly the transactions of this block, or cannot be read.
     pub fn passed_on(&self, traces: &Value) -> Result<Vec<Candidate>, BlockError> {
         let traces = traces.as_array();
-        let traces = traces.ok_or(BlockError("the answer is no list of traces"))?;
+        let traces = traces.ok_or(BlockError("the answer is not a list of traces"))?;
         if traces.len() != self.transactions.len() {
-            return Err(BlockError("the traces are not of this block"));
+            return Err(BlockError("the traces belong to another block"));
         }
         let mut found = Vec::new();
         for (transaction, trace) in self.transactions.iter().zip(traces) {
             // Old nodes do not name it.
             let named = trace.get("txHash").is_some();
             if named && hash_in(trace, "txHash") != Some(transaction.hash) {
-                return Err(BlockError("a trace is of another transaction"));
+                return Err(BlockError("a trace belongs to another transaction"));
             }
             let root = trace.get("result").filter(|root| root.is_object());
             let root = root.ok_or(BlockError("a transaction has no trace"))?;
@@ -82,7 +82,7 @@ impl EvmBlock {
     /// As [`EvmBlock::passed_on`].
     pub fn passed_on_flat(&self, traces: &Value) -> Result<Vec<Candidate>, BlockError> {
         let traces = traces.as_array();
-        let traces = traces.ok_or(BlockError("the answer is no list of traces"))?;
+        let traces = traces.ok_or(BlockError("the answer is not a list of traces"))?;
         let mut found = Vec::new();
         let mut transactions = self.transactions.iter();
         let mut moves: Option<Moves<'_>> = None;
@@ -90,17 +90,17 @@ impl EvmBlock {
         let mut failed: Vec<Vec<u64>> = Vec::new();
         for trace in traces {
             if hash_in(trace, "blockHash") != Some(self.header.block.hash) {
-                return Err(BlockError("a trace is of another block"));
+                return Err(BlockError("a trace belongs to another block"));
             }
             // The reward of whoever made the block.
             let Some(tx) = hash_in(trace, "transactionHash") else {
                 continue;
             };
-            let place = place(trace).ok_or(BlockError("a trace has no place"))?;
+            let place = place(trace).ok_or(BlockError("a trace has no traceAddress"))?;
             if moves.as_ref().is_none_or(|moves| moves.tx != tx) {
                 let next = transactions.next().filter(|next| next.hash == tx);
                 let next = next.filter(|_| place.is_empty());
-                let next = next.ok_or(BlockError("a trace is of another transaction"))?;
+                let next = next.ok_or(BlockError("a trace belongs to another transaction"))?;
                 check_root(next, trace.get("action").ok_or(UNREADABLE)?)?;
                 failed.clear();
                 moves = Some(Moves {

@@ -124,7 +124,7 @@ impl EvmBlock {
         let root = block.get("transactionsRoot").and_then(Value::as_str);
         if transactions.is_empty() && root.is_some_and(names_transactions) {
             return Err(BlockError(
-                "the block has transactions by its root, and none are listed",
+                "the block's root says that it has transactions, but none are listed",
             ));
         }
         Ok(Self {
@@ -168,17 +168,19 @@ impl EvmBlock {
         contracts: &BTreeSet<Account>,
     ) -> Result<TokenLogs, BlockError> {
         let logs = logs.as_array();
-        let logs = logs.ok_or(BlockError("the answer is no list of logs"))?;
+        let logs = logs.ok_or(BlockError("the answer is not a list of logs"))?;
         let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
         for log in logs {
             let (tx, number, moved) = read_log(log, &self.header.block)?;
             let asset = account_in(log, "address");
             let asked = asset.filter(|asset| contracts.contains(asset));
-            seen.insert(asked.ok_or(BlockError("a log is of a contract that was not asked for"))?);
+            seen.insert(asked.ok_or(BlockError(
+                "a log is from a contract that was not asked for",
+            ))?);
             let topic = log.get("topics").and_then(|topics| topics.get(0));
             let topic = topic.and_then(Value::as_str);
             if !topic.is_some_and(|topic| topic.eq_ignore_ascii_case(TRANSFER_TOPIC)) {
-                return Err(BlockError("a log is of an event that was not asked for"));
+                return Err(BlockError("a log is an event that was not asked for"));
             }
             let candidate = moved.map(|moved| Candidate {
                 tx,
@@ -218,14 +220,14 @@ impl EvmBlock {
     /// [`BlockError`] when one is of another block, there twice, or cannot be read.
     pub fn receipts(&self, receipts: &Value) -> Result<Vec<TransferReceipt>, BlockError> {
         let listed = receipts.as_array();
-        let listed = listed.ok_or(BlockError("the answer is no list of receipts"))?;
+        let listed = listed.ok_or(BlockError("the answer is not a list of receipts"))?;
         let receipts: Vec<_> = listed
             .iter()
             .map(|receipt| TransferReceipt::read(receipt, &self.header.block))
             .collect::<Result<_, _>>()?;
         let named: BTreeSet<_> = receipts.iter().map(|receipt| receipt.tx).collect();
         if named.len() != receipts.len() {
-            return Err(BlockError("two receipts are of the same transaction"));
+            return Err(BlockError("two receipts belong to the same transaction"));
         }
         Ok(receipts)
     }
@@ -294,7 +296,7 @@ impl TransferReceipt {
     /// [`BlockError`] when the receipt is of another transaction or contradicts what was said before.
     pub fn confirm(&self, candidate: &Candidate) -> Result<Option<Transfer>, BlockError> {
         if self.tx != candidate.tx {
-            return Err(BlockError("the receipt is of another transaction"));
+            return Err(BlockError("the receipt belongs to another transaction"));
         }
         let mut amount = candidate.amount;
         let index = match candidate.place {
@@ -346,7 +348,7 @@ impl TransferReceipt {
     /// [`BlockError`] when there is none, it is of another block, or cannot be read.
     pub fn read(receipt: &Value, block: &BlockRef) -> Result<Self, BlockError> {
         if hash_in(receipt, "blockHash") != Some(block.hash) {
-            return Err(BlockError("the receipt is not of this block"));
+            return Err(BlockError("the receipt belongs to another block"));
         }
         let tx = hash_in(receipt, "transactionHash");
         let tx = tx.ok_or(BlockError("the receipt names no transaction"))?;
@@ -361,7 +363,9 @@ impl TransferReceipt {
             let (of, number, moved) = read_log(log, block)?;
             match of == tx {
                 true => Ok((number, moved)),
-                false => Err(BlockError("a log of the receipt is of another transaction")),
+                false => Err(BlockError(
+                    "a log of the receipt belongs to another transaction",
+                )),
             }
         };
         Ok(Self {
@@ -398,10 +402,10 @@ fn read_log(
     block: &BlockRef,
 ) -> Result<([u8; 32], u64, Option<LogTransfer>), BlockError> {
     if hash_in(log, "blockHash") != Some(block.hash) {
-        return Err(BlockError("a log is of another block"));
+        return Err(BlockError("a log belongs to another block"));
     }
     if log.get("removed").and_then(Value::as_bool) == Some(true) {
-        return Err(BlockError("a log is of a block that was replaced"));
+        return Err(BlockError("a log belongs to a block that was replaced"));
     }
     let tx = hash_in(log, "transactionHash");
     let tx = tx.ok_or(BlockError("a log names no transaction"))?;

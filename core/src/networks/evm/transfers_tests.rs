@@ -191,11 +191,11 @@ fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
     for (bad, reason) in [
         (
             changed(log(1, 1, 2, 3), "blockHash", json!(word(0xb2))),
-            "of another block",
+            "belongs to another block",
         ),
         (
             changed(log(1, 1, 2, 3), "blockHash", Value::Null),
-            "of another block",
+            "belongs to another block",
         ),
         (
             changed(log(1, 1, 2, 3), "removed", json!(true)),

@@ -93,7 +93,8 @@ impl NetworkRules for Tron {
             chain_data.timestamp_ms = chain_data.timestamp_ms.saturating_add(1);
             if chain_data.timestamp_ms >= end_ms {
                 return Ok(Allocation::Wait(
-                    "too many equal payments on one block: waiting for the next block".into(),
+                    "too many identical payments refer to one block: waiting for the next block"
+                        .into(),
                 ));
             }
         }

@@ -66,7 +66,7 @@ pub fn read_header(block: &Value) -> Result<BlockHeader, BlockError> {
         .split_first_chunk::<8>()
         .ok_or(BlockError("the block has no id"))?;
     if u64::from_be_bytes(*of_id) != number {
-        return Err(BlockError("the id of the block is of another number"));
+        return Err(BlockError("the block id does not match the block number"));
     }
     let timestamp = raw.get("timestamp").and_then(Value::as_u64);
     Ok(BlockHeader {
@@ -98,7 +98,7 @@ impl TronBlock {
         let root = root.and_then(Value::as_str).unwrap_or_default();
         if listed.is_empty() && root.bytes().any(|digit| digit != b'0') {
             return Err(BlockError(
-                "the block has transactions by its root, and none are listed",
+                "the block's root says that it has transactions, but none are listed",
             ));
         }
         let mut transactions = BTreeMap::new();
@@ -131,7 +131,7 @@ impl TronBlock {
         tokens: &BTreeSet<Account>,
     ) -> Result<Vec<Candidate>, BlockError> {
         let infos = infos.as_array();
-        let infos = infos.ok_or(BlockError("the answer is no list of results"))?;
+        let infos = infos.ok_or(BlockError("the answer is not a list of results"))?;
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
         for info in infos {
@@ -140,15 +140,15 @@ impl TronBlock {
             let number = info.get("blockNumber").and_then(Value::as_u64);
             let time = info.get("blockTimeStamp").and_then(Value::as_u64);
             if number != Some(self.header.block.number) || time != Some(self.header.timestamp_ms) {
-                return Err(BlockError("a result is of another block"));
+                return Err(BlockError("a result belongs to another block"));
             }
             let Some(transaction) = self.transactions.get(&id) else {
                 return Err(BlockError(
-                    "a result is of a transaction that the block does not have",
+                    "a result belongs to a transaction that is not in the block",
                 ));
             };
             if !seen.insert(id) {
-                return Err(BlockError("two results are of the same transaction"));
+                return Err(BlockError("two results belong to the same transaction"));
             }
             if let (Some(owner), Some(fee)) = (transaction.owner, info.get("fee")) {
                 let amount = sun(fee).ok_or(BlockError("the fee of a result cannot be read"))?;

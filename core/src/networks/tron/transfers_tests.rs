@@ -181,7 +181,7 @@ fn results__should_be_refused_when_they_are_not_of_the_block() {
         (json!([info(1)]), "is missing"),
         (json!([]), "is missing"),
         (json!([info(1), info(1)]), "the same transaction"),
-        (json!([info(1), info(3)]), "does not have"),
+        (json!([info(1), info(3)]), "not in the block"),
         (
             json!([info(1), with(info(2), "blockNumber", json!(8))]),
             "another block",

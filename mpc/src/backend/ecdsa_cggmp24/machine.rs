@@ -330,7 +330,7 @@ impl<T: Send + 'static> ThreadedSession<T> {
     /// Takes what the thread says until it waits or ends.
     fn pump(&mut self) -> Result<StepOutput<T>, Abort> {
         let State::Running(_, events) = &self.state else {
-            return Err(Abort::new("the session is over"));
+            return Err(Abort::new("the session has ended"));
         };
         let mut output = StepOutput::wait();
         loop {
@@ -354,7 +354,7 @@ impl<T: Send + 'static> ThreadedSession<T> {
 impl<T: Send + 'static> Session<T> for ThreadedSession<T> {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort> {
         let State::New(body) = std::mem::replace(&mut self.state, State::Finished) else {
-            return Err(Abort::new("the session is over"));
+            return Err(Abort::new("the session has ended"));
         };
         let mut seed = Zeroizing::new([0; 32]);
         entropy.fill(seed.as_mut());
@@ -399,7 +399,7 @@ impl<T: Send + 'static> Session<T> for ThreadedSession<T> {
             ));
         }
         let State::Running(send, _) = &self.state else {
-            return Err(Abort::new("the session is over"));
+            return Err(Abort::new("the session has ended"));
         };
         // A thread that is gone says nothing more: the pump finds out.
         let _ = send.send(InboundMessage { from, round, body });

@@ -96,7 +96,7 @@ impl DklsKeygen {
     fn session(&mut self) -> Result<&mut DkgSession<Secp256k1>, Abort> {
         self.session
             .as_mut()
-            .ok_or_else(|| Abort::new("the session is over"))
+            .ok_or_else(|| Abort::new("the session has ended"))
     }
 
     fn first(
@@ -233,7 +233,7 @@ impl DklsKeygen {
         let session = self
             .session
             .take()
-            .ok_or_else(|| Abort::new("the session is over"))?;
+            .ok_or_else(|| Abort::new("the session has ended"))?;
         let made = session
             .phase4(
                 &proofs,

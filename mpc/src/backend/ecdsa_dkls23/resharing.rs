@@ -124,7 +124,7 @@ impl Session<Option<KeyShare>> for DklsResharing {
         let plain = self
             .plain
             .as_mut()
-            .ok_or_else(|| Abort::new("the session is over"))?;
+            .ok_or_else(|| Abort::new("the session has ended"))?;
         let output = plain.receive(from, round, body)?;
         self.next(output)
     }

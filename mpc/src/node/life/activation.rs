@@ -100,7 +100,7 @@ impl Node {
         let again = record.is_some_and(|record| record.order == Some(id));
         if let Some(record) = record {
             if record.vault != order.vault {
-                return Err(Fault::field("vault", "the key is another vault's"));
+                return Err(Fault::field("vault", "the key belongs to another vault"));
             }
             if (again || record.epoch > order.new.epoch) && !trusted {
                 // A peer shows what it knows of, and no longer needs to.

@@ -93,7 +93,7 @@ fn a_rule__should_want_so_many_different_people() {
     );
     let stranger = &TestPasskey::new("removed", 1);
     let sentence = format!(
-        "{all} (approved: treasurer; approvals[1] is of a key that no [[approver]] here has)"
+        "{all} (approved: treasurer; approvals[1] is signed by a key that no [[approver]] here has)"
     );
     wanted(&policy, with(asked(), &[one, stranger]), &sentence);
     for given in [

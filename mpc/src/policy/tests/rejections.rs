@@ -59,7 +59,7 @@ fn rejections__should_be_taken_of_those_alone_who_can_reject_what_is_held_in_the
         let fault = policy.rejected_by(&rejection).unwrap_err();
         assert!(fault.message().starts_with(starts), "{fault}, not {starts}");
     };
-    let nobody = "proof: is of nobody whom a rule with hold_hours names for this vault";
+    let nobody = "proof: is not from a person named by a rule with hold_hours for this vault";
     // An approver whose rule holds nothing, one of another vault, a stranger, and where nothing is held.
     refused(rejected(2, &[7], controller), nobody);
     refused(rejected(3, &[7], one), nobody);

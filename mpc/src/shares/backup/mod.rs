@@ -234,7 +234,7 @@ pub fn check_sealed(sealed: &[u8], recipients: usize) -> Result<(), Fault> {
         )));
     }
     if sealed.len().saturating_sub(body) < MIN_BODY {
-        return Err(none("it is cut off"));
+        return Err(none("it is truncated"));
     }
     Ok(())
 }
