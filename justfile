@@ -17,6 +17,7 @@ check:
     cargo deny --offline --log-level error check licenses bans sources
     tests/advisories check
     tests/circles
+    tests/names
 
 # Formats all of it, the operations too, which build.rs lists where cargo fmt does not look
 fmt:

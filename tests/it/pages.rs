@@ -88,6 +88,34 @@ fn pages__should_name_files_that_exist() {
 }
 
 #[test]
+fn readme_of_a_crate__should_name_each_of_its_modules() {
+    let mut missing = Vec::new();
+    for (readme, sources) in [
+        ("core/README.md", "core/src"),
+        ("actors/README.md", "actors/src"),
+        ("mpc/README.md", "mpc/src"),
+        ("src/README.md", "src"),
+    ] {
+        let text = page(readme);
+        let named: Vec<&str> = quoted(&text)
+            .into_iter()
+            .flat_map(|word| word.split('/'))
+            .map(|part| part.trim_end_matches(".rs"))
+            .collect();
+        for entry in fs::read_dir(project().join(sources)).unwrap() {
+            let path = entry.unwrap().path();
+            let is_source = path.is_dir() || path.extension().is_some_and(|end| end == "rs");
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let is_root_or_test = name == "lib" || name.ends_with("_tests");
+            if is_source && !is_root_or_test && !named.contains(&name) {
+                missing.push(format!("{readme}: {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
 fn map__should_name_what_is_in_the_files() {
     let (project, mut files) = (project(), Vec::new());
     files_below(&project, &project, &mut files);
