@@ -43,6 +43,9 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
     }
     let identity = identities::identity_if_made(&serve.identity_file());
     let identity = identity.context("serve.identity_file")?;
+    if !serve.init {
+        was_made(config, identity.is_some())?;
+    }
     tokens(serve)?;
     let identity_file = serve.identity_file();
     let made = [serve.data_dir.as_path(), &identity_file];
@@ -61,6 +64,27 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
     );
     // The bus says itself that it is away, and tries again.
     bus_check::check(redis, identity.map(|identity| identity.id())).await?;
+    Ok(())
+}
+
+/// Refuses a start by mistake in another folder, or without its disk: a new orchestrator is made on purpose.
+fn was_made(config: &Config, has_identity: bool) -> anyhow::Result<()> {
+    let folder = config.serve.data_dir.display();
+    ensure!(
+        has_identity,
+        "serve.data_dir: there is no orchestrator in {folder}: {} is missing. If there was one, bring its folder back; to make a \
+         new one, start it once with covault serve --init (or set serve.init = true)",
+        config.serve.identity_file().display()
+    );
+    if let Some(store) = wiring::store_file(config) {
+        ensure!(
+            store.exists(),
+            "serve.data_dir: {folder} has the identity of an orchestrator, but its store {} is missing: bring it back, or \
+             restore a backup (covault backup restore). covault serve --init makes an empty one, which knows none of \
+             its vaults",
+            store.display()
+        );
+    }
     Ok(())
 }
 

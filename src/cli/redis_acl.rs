@@ -103,6 +103,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             "name the processes (--orchestrator, --signer), or an orchestrator that knows its nodes (--config)"
         );
     }
+    let is_orchestrator = |process: &&Process| matches!(process, Process::Orchestrator(_));
+    if users.0.values().filter(is_orchestrator).count() == 1 {
+        eprintln!(
+            "only one orchestrator is among these users: if there are others, name them (--orchestrator NAME=KEY), as ACL LOAD \
+             deletes users that the file does not have"
+        );
+    }
     users.add(OPERATOR, Process::Person)?;
     files::make_folder(&args.passwords)?;
     let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());

@@ -75,7 +75,7 @@ pub enum Command {
     /// Show a request whenever it changes, until it has succeeded or failed. A transaction may then still fail on its
     /// chain.
     ///
-    /// Exit code 0: it succeeded; 1: it failed.
+    /// Exit code 0: it succeeded; 7: it failed; anything else says nothing about it: ask again before you pay again.
     Watch {
         /// The request.
         #[arg(value_name = "UUID")]

@@ -17,7 +17,7 @@ use crate::{
 /// Run the orchestrator with its HTTP and gRPC API.
 ///
 /// Signer nodes announce themselves over Redis, and are used once they are admitted (covault node admit). The first
-/// start creates the orchestrator's identity (the signers need its public half, identity.pub) and two tokens
+/// start, with --init, creates the orchestrator's identity (the signers need its public half, identity.pub) and two tokens
 /// (platform-token for /v1, admin-token for /admin/v1), all in its data folder and readable by its owner only.
 ///
 /// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once. SIGHUP: reads
@@ -27,6 +27,9 @@ pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Make a new orchestrator where there is none yet: its identity, its tokens, an empty store; as serve.init = true
+    #[arg(long)]
+    init: bool,
     /// What this process does; instead of cluster.roles
     #[arg(long, value_enum, value_name = "ROLES")]
     roles: Option<ProcessRole>,
@@ -38,6 +41,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     if let Some(roles) = args.roles {
         config.cluster.roles = roles;
     }
+    config.serve.init |= args.init;
     super::start_logging(&config, &ignored)?;
     protection.log();
     let stop = shutdown::on_signals()?;

@@ -280,7 +280,18 @@ fn check_initialized(config: &Config) -> anyhow::Result<()> {
     let signer = &config.signer;
     // A key that is elsewhere says nothing about the folder.
     let has_key = config.client_signer.private_key().is_some() && node::keyring(signer).exists();
-    if signer.generate_passphrase || has_key || signer.identity_file().exists() {
+    if has_key || signer.identity_file().exists() {
+        return Ok(());
+    }
+    if node::keyring(signer).exists() {
+        bail!(
+            "signer.identity_file: {} is missing, and {} holds the keyring of a node: bring the identity back; with a new one \
+             the node's shares are worth nothing",
+            signer.identity_file().display(),
+            signer.data_dir.display()
+        );
+    }
+    if signer.generate_passphrase {
         return Ok(());
     }
     bail!(

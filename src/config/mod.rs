@@ -9,6 +9,7 @@ mod console;
 pub mod credentials;
 mod error;
 mod origins;
+mod paths;
 mod shown;
 mod signer;
 mod webhooks;
@@ -133,6 +134,8 @@ pub struct ServeSettings {
     pub listen: String,
     pub grpc_listen: String,
     pub metrics_listen: String,
+    /// Whether a start may make a new orchestrator in an empty folder.
+    pub init: bool,
     pub data_dir: PathBuf,
     identity_file: PathBuf,
     platform_token_file: PathBuf,
@@ -342,6 +345,7 @@ impl Config {
         if let Some((origin, text)) = file {
             let overlay = overlay(&origin, &text)?;
             merge(&mut settings, overlay.clone(), &origin, "", &mut problems);
+            paths::anchor(&mut settings, Path::new(&origin));
             of_file = Some((origin, overlay));
         }
         let mut ignored = Vec::new();

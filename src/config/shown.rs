@@ -5,7 +5,9 @@ use std::path::Path;
 use reqwest::Url;
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, defaults, merge, overlay, set_from_env, variable_of, variables};
+use super::{
+    Config, ConfigError, defaults, merge, overlay, paths, set_from_env, variable_of, variables,
+};
 
 /// Settings that hold a secret.
 const SECRETS: [&str; 2] = ["client_signer.private_key", "client_signer.password"];
@@ -51,6 +53,7 @@ fn shown(
     if let Some((name, text)) = file {
         of_file = overlay(&name, &text)?;
         merge(&mut settings, of_file.clone(), &name, "", &mut Vec::new());
+        paths::anchor(&mut settings, Path::new(&name));
         origin = name;
     }
     for (name, value) in &variables {

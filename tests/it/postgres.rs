@@ -89,6 +89,7 @@ async fn postgres__should_be_waited_for_and_have_one_orchestrator() {
             .arg("serve")
             .env("COVAULT_SERVE_DATA_DIR", folder.path());
         command
+            .env("COVAULT_SERVE_INIT", "true")
             .env("COVAULT_SERVE_LISTEN", "127.0.0.1:0")
             .env("COVAULT_SERVE_GRPC_LISTEN", "")
             .env("COVAULT_STORE_TIMEOUT_MS", "1000")

@@ -65,7 +65,7 @@ async fn processes__should_meet_over_tls_and_tell_the_service_manager_that_they_
     fs::write(
         at("serve.toml"),
         format!(
-            "{bus}[serve]\nlisten = \"127.0.0.1:{}\"\ngrpc_listen = \"\"\ndata_dir = \"serve\"\n",
+            "{bus}[serve]\nlisten = \"127.0.0.1:{}\"\ngrpc_listen = \"\"\ninit = true\ndata_dir = \"serve\"\n",
             free_port()
         ),
     )
@@ -83,8 +83,10 @@ async fn processes__should_meet_over_tls_and_tell_the_service_manager_that_they_
     for role in ["serve", "signer"] {
         let path = at(&format!("{role}.sock"));
         let socket = UnixDatagram::bind(&path).unwrap();
-        let config = format!("{role}.toml");
-        let mut command = managed(&path, &[role, "--config", &config]);
+        let config = at(&format!("{role}.toml"));
+        let mut command = managed(&path, &[role, "--config", config.to_str().unwrap()]);
+        // What is relative in a file is relative to the file.
+        command.current_dir("/");
         let process = Process::start(&mut command, &at(&format!("{role}.log")));
         let said = told(&socket, "WATCHDOG=1");
         assert_eq!(said, ["READY=1", "WATCHDOG=1"], "{role}");
@@ -93,8 +95,8 @@ async fn processes__should_meet_over_tls_and_tell_the_service_manager_that_they_
     // The node has come over TLS, from within its sandbox.
     eventually("the node wants to join", async || {
         let mut list = covault();
-        list.args(["node", "list", "--json", "--config", "serve.toml"]);
-        let (done, out, _) = outcome_of(list.current_dir(folder.path()));
+        list.args(["node", "list", "--json", "--config"]);
+        let (done, out, _) = outcome_of(list.arg(at("serve.toml")));
         (done && out.contains("vienna")).then_some(())
     })
     .await;

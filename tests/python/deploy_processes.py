@@ -161,8 +161,7 @@ class Cluster:
         url = f"redis://{user}:{self.password(user)}@127.0.0.1:6379"
         for old, new in (
             ("redis://127.0.0.1:6379", url),
-            ("./deploy/policy.toml", f"{self.folder}/policy.toml"),
-            ("./data/", f"{self.folder}/data/"),
+            ("../data/", f"{self.folder}/data/"),
         ):
             text = text.replace(old, new)
         if sample == "serve":

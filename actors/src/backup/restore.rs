@@ -150,7 +150,12 @@ pub async fn recover_after_restore(services: &Services) -> Result<ClientGate, Fa
     let marker = rows::restore();
     let (imported, version) = match services.load::<RestoreState>(&marker).await? {
         None | Some((RestoreState::Open(_), _)) => return Ok(ClientGate::default()),
-        Some((RestoreState::Held(_), _)) => return Ok(ClientGate::closed()),
+        Some((RestoreState::Held(_), _)) => {
+            tracing::warn!(
+                "clients are still refused after a restore, until an operator runs covault backup resume"
+            );
+            return Ok(ClientGate::closed());
+        }
         Some((RestoreState::Importing, _)) => return Err(half_restored()),
         Some((RestoreState::Imported(imported), version)) => (imported, version),
     };

@@ -1,6 +1,6 @@
 //! What can be wrong with the file, the variables, the folder and the files of `covault serve`.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use super::{NOBODY, Row, SECRET, STRANGER, Surroundings, mode, tls_fixture, tls_text};
 
@@ -17,6 +17,7 @@ pub fn good(around: &Surroundings, settings: &mut Vec<(String, String)>) {
     ] {
         settings.push((setting.to_owned(), format!("{value:?}")));
     }
+    settings.push(("serve.init".to_owned(), "true".to_owned()));
 }
 
 fn serve(name: &'static str) -> Row {
@@ -237,6 +238,29 @@ fn folders() -> Vec<Row> {
         serve("a folder of a signer node")
             .prepare(of_signer)
             .says(&["serve.data_dir: DIR/data is the folder of a signer node; name another"]),
+        serve("no orchestrator in the folder")
+            .set("serve.init", "false")
+            .says(&[
+                "serve.data_dir: there is no orchestrator in DIR/data: DIR/data/identity is missing",
+                "covault serve --init",
+            ]),
+        serve("a store that is gone")
+            .set("serve.init", "false")
+            .prepare(|folder| {
+                let data = folder.join("data");
+                fs::create_dir(&data).unwrap();
+                mode(&data, 0o700);
+                let identity = data.join("identity");
+                let made = Command::new("ssh-keygen")
+                    .args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"])
+                    .arg(&identity)
+                    .status();
+                assert!(made.unwrap().success());
+            })
+            .says(&[
+                "serve.data_dir: DIR/data has the identity of an orchestrator, but its store DIR/data/store.redb is missing",
+                "covault backup restore",
+            ]),
         serve("a store that is none")
             .folder("data", 0o700, None)
             .private("data/store.redb", "garbage")

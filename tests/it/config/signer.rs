@@ -42,6 +42,13 @@ pub fn rows(around: &Surroundings) -> Vec<Row> {
 
 fn values() -> Vec<Row> {
     vec![
+        signer("an identity that is gone")
+            .set("signer.generate_passphrase", "true")
+            .prepare(|folder| fs::remove_file(folder.join("data/identity")).unwrap())
+            .says(&[
+                "signer.identity_file: DIR/data/identity is missing, and DIR/data holds the keyring of a node",
+                "bring the identity back",
+            ]),
         signer("a threshold that is too high")
             .set("signer.least_threshold", "70000")
             .says_of_file(&["signer.least_threshold: 70000 is too high; use 65535 or less"]),

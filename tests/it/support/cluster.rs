@@ -74,8 +74,7 @@ impl TestCluster {
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
                 .replace("127.0.0.1:8081", "127.0.0.1:0")
-                .replace("./data", folder.path().to_str().unwrap())
-                .replace("./deploy/policy.toml", policy_file.to_str().unwrap())
+                .replace("../data", folder.path().to_str().unwrap())
                 .replace(
                     "signing_deadline_ms = 60000",
                     &format!("signing_deadline_ms = {deadline_ms}"),
