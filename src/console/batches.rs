@@ -452,7 +452,7 @@ async fn money(
         "Fee, about",
         fee.map_or(unknown, |fee| {
             format!(
-                "{} at most; the person the person who approves the signing request names the highest fee that counts",
+                "{} at most; the person who approves the signing request names the highest fee that counts",
                 coins(fee)
             )
         }),
