@@ -23,7 +23,7 @@ impl Clock for SystemClock {
 }
 
 /// The operating system's generator, asked each time: a generator in memory would be the same in
-/// every copy of a machine that is resumed, where the system's own is seeded anew.
+/// every copy of a machine that is resumed, where the system's own is seeded again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsEntropy;
 

@@ -1,7 +1,7 @@
 //! What a person is shown of a signing request before approving it, and the exact bytes that are approved. The command
 //! line and the console share it, so that both show the same.
 //!
-//! Whoever sends the request is not believed: what is shown was decoded of the very bytes that the signature is about.
+//! Anyone who sends the request is not believed: what is shown was decoded of the very bytes that the signature is about.
 
 mod payments;
 
@@ -498,7 +498,7 @@ mod tests {
             assert!(text.contains(&part), "{part}: {text}");
         }
         assert!(!text.contains("caution"), "{text}");
-        // The same rows, and somebody else's contract, or nobody knows.
+        // The same rows, and someone else's contract, or nobody knows.
         for (uuid, known) in [
             (uuid, &BatchContracts::new()),
             ("", &BatchContracts::from([(2, known.first().unwrap().1)])),

@@ -1,7 +1,7 @@
 //! Whether Redis takes this process as it is configured: asked before the first file is made.
 //!
-//! What is away may be there soon: the bus goes on trying. What Redis answers to a wrong password, or to the wrong kind
-//! of connection, stays the same until somebody mends it.
+//! What is away may be there soon: the bus keeps trying. What Redis answers to a wrong password, or to the wrong kind
+//! of connection, stays the same until someone fixes it.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -83,7 +83,7 @@ async fn ask(
     Ok(())
 }
 
-/// What Redis will not do until somebody mends it. `is_open`: the connection was made.
+/// What Redis will not do until someone fixes it. `is_open`: the connection was made.
 fn refusal(error: &RedisError, is_open: bool) -> Option<String> {
     if let Some(error) = tls_error(error) {
         return Some(format!(

@@ -33,10 +33,10 @@ pub struct HttpCallback {
     clock: Arc<dyn Clock>,
 }
 
-/// A URL that can be called. It is not repeated when it is none: it may hold a password.
+/// A URL that can be called. An invalid one is not repeated: it may hold a password.
 ///
 /// # Errors
-/// When it is none of http or https.
+/// When it is neither http nor https.
 pub fn http_url(text: &str) -> anyhow::Result<Url> {
     let url = Url::parse(text).ok();
     let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));

@@ -35,7 +35,7 @@ pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
 /// several.
 ///
 /// # Errors
-/// When a chain id is none.
+/// When a chain id is invalid.
 pub fn with_one_node(config: &ChainSettings) -> anyhow::Result<String> {
     let single = chains(config)?.filter(|(_, nodes)| nodes.rpc.len() == 1);
     let settings: Vec<String> = single.map(|(chain, _)| chain.setting()).collect();

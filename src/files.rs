@@ -619,7 +619,7 @@ mod tests {
         }
         mode(&path, 0o755);
         drop(lock_folder(&path).unwrap());
-        // Somebody could put another one in its place.
+        // Someone could put another one in its place.
         mode(folder.path(), 0o777);
         let refusal = lock_node_folder(&path).unwrap_err().to_string();
         assert!(refusal.contains("chmod go-w"), "{refusal}");

@@ -74,7 +74,7 @@ pub fn existing_identity(config: &Config) -> anyhow::Result<NodeIdentity> {
 /// The identity of a process that has one already; none is made.
 ///
 /// # Errors
-/// When the file cannot be read, or is none.
+/// When the file cannot be read, or is not one.
 pub fn identity_if_made(path: &Path) -> anyhow::Result<Option<NodeIdentity>> {
     path.exists().then(|| load_identity(path)).transpose()
 }

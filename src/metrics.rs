@@ -39,7 +39,7 @@ use crate::{
 
 /// From half a millisecond to eight seconds.
 const BUCKETS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 8.0];
-/// Histograms are folded so often, whether anybody asks or not.
+/// Histograms are folded so often, whether anyone asks or not.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// What is not counted but looked at when Prometheus asks.

@@ -526,7 +526,7 @@ fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
 }
 
 impl RunningOrchestrator {
-    /// Serves the API until `stop`; then gives the vaults to other orchestrators while it goes on serving, ends the
+    /// Serves the API until `stop`; then gives the vaults to other orchestrators while it keeps serving, ends the
     /// calls in flight, and stops the actors.
     ///
     /// # Errors

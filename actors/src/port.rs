@@ -144,7 +144,7 @@ impl NodeView {
 pub struct UnadmittedView {
     /// Identity.
     pub id: NodeId,
-    /// The name it announced; anybody can announce any.
+    /// The name it announced; anyone can announce any.
     pub name: String,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
@@ -209,7 +209,7 @@ pub trait SignerCluster: Send + Sync {
         Ok(())
     }
 
-    /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They go on
+    /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They continue
     /// checking themselves: this spares a client the wait.
     ///
     /// # Errors

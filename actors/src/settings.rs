@@ -109,7 +109,7 @@ pub struct Settings {
     pub retry_first_ms: u64,
     /// Longest pause between tries, in milliseconds.
     pub retry_most_ms: u64,
-    /// How often an orchestrator shows others on its store that it is there, in milliseconds.
+    /// How often an orchestrator writes to its store that it is alive, in milliseconds.
     pub heartbeat_ms: u64,
     /// After so long without that, in milliseconds, the others take over its vaults.
     pub lease_ms: u64,

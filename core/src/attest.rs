@@ -185,7 +185,7 @@ pub struct AttestOrder {
     /// Who holds shares, in the order of their indices.
     pub holders: Vec<NodeId>,
     /// What shows that key generation has given a share to all ([`MadeKey::confirmed`]); of a key
-    /// whose shares were made anew since then, nobody asks.
+    /// whose shares were made again since then, nobody asks.
     pub confirmed: Vec<Vec<u8>>,
     /// The addresses; at most [`MAX_ADDRESSES`].
     pub addresses: Vec<AttestedAddress>,

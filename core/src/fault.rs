@@ -90,7 +90,7 @@ pub enum FaultCode {
     /// A signer's policy wants more people to approve than the order shows, or approvals that count with
     /// it. The message says who; nothing else is wrong, and the same request can be asked again.
     ApprovalsMissing,
-    /// The signing request goes on, and has no outcome yet.
+    /// The signing request continues, and has no outcome yet.
     StillPending,
     /// Too few signers answered, or can sign.
     NotEnoughSigners,

@@ -394,7 +394,7 @@ pub struct ReshareOrder {
     pub root_public_key: Vec<u8>,
     /// The present generation. Its shares work until the new ones are activated.
     pub old: Generation,
-    /// Exactly `old.threshold` of `old.holders`: they deal their shares out anew.
+    /// Exactly `old.threshold` of `old.holders`: they deal their shares out again.
     pub dealers: Vec<NodeId>,
     /// The generation to make. Its epoch is above the old one's.
     pub new: Generation,
@@ -480,7 +480,7 @@ impl ReshareOrder {
         Ok(())
     }
 
-    /// Everybody who takes part: the new holders in their order, then the dealers that are not
+    /// Everyone who takes part: the new holders in their order, then the dealers that are not
     /// among them. A node's index in the run is its place in this list, counted from 1.
     pub fn parties(&self) -> Vec<NodeId> {
         let leaving = self

@@ -37,7 +37,7 @@ pub struct Turns<K> {
     left: BTreeMap<K, u64>,
     /// Of so many, at most, it is not looked again who is to be forgotten.
     kept: usize,
-    /// Where whoever comes now begins: where the last one stood that got something, before it did.
+    /// Where a newcomer begins: where the last one stood that got something, before it did.
     now: u64,
 }
 
@@ -82,7 +82,7 @@ impl<K: Ord + Clone> Turns<K> {
                 self.left.insert(who.clone(), got);
             }
             if self.got.is_empty() {
-                // Nobody is ahead of anybody: the end of a busy period.
+                // Nobody is ahead of anyone: the end of a busy period.
                 self.now = self.left.values().copied().fold(self.now, u64::max);
                 self.left.clear();
                 self.kept = 0;
@@ -123,7 +123,7 @@ mod tests {
         let mut turns = Turns::default();
         (0..40).for_each(|who| turns.come(&who));
         next(&mut turns, 400, 0);
-        // One large thing of somebody who has nothing else.
+        // One large thing of someone who has nothing else.
         turns.come(&100);
         turns.get(&100, 252);
         turns.leave(&100);

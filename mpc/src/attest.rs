@@ -112,7 +112,7 @@ impl KeyStatements {
     }
 }
 
-/// Names the run that made a share and what came of it: session, order, and the public counterparts of
+/// Names the run that made a share and its outcome: session, order, and the public counterparts of
 /// all shares. All holders have the same.
 pub(crate) fn transcript(record: &ShareRecord) -> Result<[u8; 32], Fault> {
     let verifying = plain(record)?.verifying.clone();

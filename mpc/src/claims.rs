@@ -7,7 +7,7 @@
 //! - A session attempt is run once, also after a restart.
 //! - What requests let go is counted for 24 hours ([`windows`]), each request once, when its first
 //!   claim is granted: whatever becomes of the signature, the count stands. A new holder of a key does not know what
-//!   those before it have counted: to it, limits of a day are used up until nothing of that counts any more.
+//!   those before it have counted: to it, limits of a day are used up until none of that counts.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
 //! - How long a payment was held is counted from when enough approvals of it were verified here first ([`holds`]), also
@@ -15,7 +15,7 @@
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
 //!   transaction of the claim that uses it.
 //!
-//! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
+//! A claim is on disk, fsynced, before its caller continues. One thread writes: it drains its queue
 //! into one transaction, so that many claims share the price of one commit. When a commit fails, the
 //! writer ends, and so must its node: what is on disk is unknown until the file is opened again.
 

@@ -164,7 +164,7 @@ impl Entropy for HedgedDraw<'_> {
     }
 }
 
-/// Has the generator of this thread, from which the dkls23 crate draws, begin anew from the operating
+/// Has the generator of this thread, from which the dkls23 crate draws, begin again from the operating
 /// system: what it holds in memory is in every copy of a machine that was resumed. False when the
 /// operating system gives nothing.
 #[expect(

@@ -103,7 +103,7 @@ mod tests {
         for _ in 0..2 {
             store.freeze(Some(vault(1))).unwrap();
         }
-        // Whoever opens it anew finds the same.
+        // Anyone who opens it again finds the same.
         let store = FreezeStore::of(folder.path());
         assert!(store.is_frozen(vault(1)).unwrap() && !store.is_frozen(vault(2)).unwrap());
         store.freeze(None).unwrap();

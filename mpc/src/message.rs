@@ -161,7 +161,7 @@ pub(crate) enum OrderReply {
         epoch: u32,
     },
     /// We have more to sign than can be done in the time that the order has. It was not looked at:
-    /// neither we nor anybody else did anything wrong.
+    /// neither we nor anyone else did anything wrong.
     Busy,
     /// A client signer's: what decides for it has said yes. Its signature over
     /// [`covault_core::approval::ApprovalProof::node_statement`] of the order's approval, 64 bytes.

@@ -1,7 +1,7 @@
 //! What a signer node asks its orchestrators for the people who approve on the node's own page, and what they answer.
 //!
 //! Nothing of it is believed: what a person approves is decoded by the node from the bytes that the approval is about,
-//! and whoever signs verifies the approval. An orchestrator that lies, or does not answer, has nothing approved.
+//! and anyone who signs verifies the approval. An orchestrator that lies, or does not answer, has nothing approved.
 
 use covault_core::{
     approval::{ApprovalTerms, GivenApproval},

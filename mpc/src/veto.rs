@@ -159,7 +159,7 @@ mod tests {
         };
         assert!(store.reject(vault(), request(1)).unwrap());
         assert!(!store.reject(vault(), request(1)).unwrap());
-        // Counted anew by who opens it.
+        // Counted again by who opens it.
         let store = VetoStore {
             most: 2,
             ..VetoStore::of(folder.path())

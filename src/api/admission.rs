@@ -143,7 +143,7 @@ impl InFlight {
             )
         })?;
         let mut held = self.held.lock();
-        // A body in very many parts is one share all the same.
+        // A body in very many parts is one share anyway.
         if !held.last_mut().is_some_and(|held| held.merge(&mut more)) {
             held.push(more);
         }

@@ -17,7 +17,7 @@ pub const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 90.0,
 ];
 
-/// Calls and connections that were refused because there were too many, by what there was too much of.
+/// Calls and connections that were refused as too many, by what was exceeded.
 const REFUSED: &str = "covault_refused_total";
 
 /// The operation of calls that reach none.

@@ -296,7 +296,7 @@ async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer,
     }
 }
 
-/// Signing in and enrolling, which anybody may try.
+/// Signing in and enrolling, which anyone may try.
 async fn of_stranger(
     call: &mut Call<'_>,
     is_read: bool,

@@ -1,5 +1,5 @@
 //! What waits for the person who has signed in, and the approval. Every page and every gesture asks the orchestrators
-//! anew: nothing that they have told is kept.
+//! again: nothing that they have told is kept.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +117,7 @@ impl WaitingRequest {
 }
 
 /// The rules of the policy that apply to a request, where one asks this person; `None`: none does, or the node would refuse
-/// it whoever has approved it, or it is not what it is said to be.
+/// it no matter who has approved it, or it is not what it is said to be.
 fn rules_for(
     policy: &Policy,
     request: &wire::SigningRequest,

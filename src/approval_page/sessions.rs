@@ -51,7 +51,7 @@ struct SessionState {
     used: HashMap<[u8; 32], u64>,
 }
 
-/// Somebody who has signed in.
+/// A person who has signed in.
 #[derive(Clone)]
 pub struct Session {
     /// The name in the policy.
@@ -270,7 +270,7 @@ pub fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
         began_ms: now_ms,
         seen_ms: now_ms,
     };
-    // What somebody else has put into the browser never becomes this session.
+    // What someone else has put into the browser never becomes this session.
     let before = cookie_named(call.head, COOKIE);
     page.sessions.begin(&secret, session, before);
     let seconds = LONGEST_MS / 1000;

@@ -60,7 +60,7 @@ pub struct ContractCheck {
 }
 
 /// Compares the contract of a part of a batch payment with the one that is configured for its chain. `None` for what is
-/// no part of one: an allowance for anybody else is a call like others.
+/// no part of one: an allowance for anyone else is a call like others.
 pub fn check_contract(
     part: &(u64, Address, BatchPart),
     configured: Option<&str>,
@@ -217,7 +217,7 @@ mod tests {
             "{right:?}"
         );
         assert!(!right.sentence.contains("no batch payment"), "{right:?}");
-        // Somebody else's rows with the right contract, and anybody's contract.
+        // Someone else's rows with the right contract, and anyone's contract.
         let own = check_contract(&part, Some(&configured), false).unwrap();
         assert!(
             !own.is_bad && own.sentence.contains("made it for no batch payment"),

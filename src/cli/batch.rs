@@ -76,7 +76,7 @@ pub enum Command {
     Reject {
         /// The UUID of the batch payment.
         uuid: String,
-        /// Why; whoever reads the batch sees it.
+        /// Why; anyone who reads the batch sees it.
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         /// Print JSON.

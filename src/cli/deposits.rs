@@ -10,7 +10,7 @@ use super::{client::ConnectionArgs, print_line};
 pub enum Command {
     /// Look through final blocks of a chain again, for addresses and tokens that were not known then.
     ///
-    /// It goes on in the background, when no newer block is to be followed. What was told is not told again.
+    /// It continues in the background, when no newer block is to be followed. What was told is not told again.
     Rescan {
         /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]
@@ -37,7 +37,7 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Follow a chain anew from a block on, after its nodes have gone to another chain of blocks below one that was final.
+    /// Follow a chain again from a block on, after its nodes have gone to another chain of blocks below one that was final.
     ///
     /// Find out first which of the two is right. Transfers that were not final are told as reverted, and those of the new
     /// blocks as any others. What was told as final stays so: look at it yourself.

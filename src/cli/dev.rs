@@ -180,7 +180,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 Ok(link) => print_line(format_args!(
                     "\nThis link enrols a passkey of {USER} for the console, once, within 15 minutes:\n\n  {link}"
                 )),
-                // Those that are enrolled go on signing in.
+                // Those that are enrolled keep signing in.
                 Err(error) => print_line(format_args!(
                     "\nThere is no new link for {USER} and the console: {error:#}"
                 )),

@@ -103,7 +103,7 @@ enum Command {
     /// Deposits: look through blocks again (calls a running orchestrator).
     #[command(subcommand)]
     Deposits(deposits::Command),
-    /// Webhooks: what they are told of deposits, and what came of it (calls a running orchestrator).
+    /// Webhooks: what they are told of deposits, and the outcome (calls a running orchestrator).
     #[command(subcommand)]
     Webhook(webhook::Command),
     /// The audit log: verify it, export it.
@@ -224,7 +224,7 @@ impl Finding {
         Self { code: 1, sentence }
     }
 
-    /// Somebody has changed what nobody may change.
+    /// Someone has changed what nobody may change.
     fn alarm(sentence: String) -> Self {
         Self { code: 3, sentence }
     }

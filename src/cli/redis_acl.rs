@@ -25,7 +25,7 @@ use crate::{
 /// Print the users of Redis (aclfile): one for each process of the cluster, which reads its own inbox alone.
 ///
 /// A process may write to any inbox and announce itself, read its own inbox and the announcements, and trim its own.
-/// Whoever may write can also disturb the bus, drop what is in any inbox, and fill Redis; it reads nothing of others.
+/// Anyone who may write can also disturb the bus, drop what is in any inbox, and fill Redis; it reads nothing of others.
 /// Orchestrators may also forward commands to each other. "operator" is the user for people.
 ///
 /// With --config (or --url and --token-file) there is a user for each admitted node, by its name, and with --config
@@ -219,7 +219,7 @@ fn line(name: &str, process: Process, hash: &str, namespace: &str) -> String {
     let mut line = format!("user {name} on #{hash} resetkeys resetchannels -@all");
     let (id, is_orchestrator) = match process {
         Process::Person => {
-            // Who was refused, who is slow. It reads no message and changes nothing but the users, anew from the file.
+            // Who was refused, who is slow. It reads no message and changes nothing but the users, again from the file.
             line.push_str(
                 " +ping +hello +info +acl|log +acl|load +acl|whoami +slowlog|get +client|list",
             );
@@ -237,7 +237,7 @@ fn line(name: &str, process: Process, hash: &str, namespace: &str) -> String {
          (+xread +xrevrange %R~{bus}:inbox:{id} %R~{bus}:announcements) (+xtrim %W~{bus}:inbox:{id})"
     );
     if is_orchestrator {
-        // An inbox there is named anew with every start of its process.
+        // An inbox there is named again with every start of its process.
         let _ = write!(
             line,
             " (+xadd +expire +xread +xrevrange +xtrim ~{commands}:*)"

@@ -192,7 +192,7 @@ async fn watch(client: &super::client::AdminClient, uuid: &str, json: bool) -> a
     loop {
         let request = match details(client, uuid).await {
             Ok(request) => request,
-            // The request goes on whether somebody answers here or not.
+            // The request continues whether someone answers here or not.
             Err(error) if was_seen => {
                 if !is_away {
                     eprintln!("{}; asking on", one_line(&format!("{error:#}")));

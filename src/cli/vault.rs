@@ -75,12 +75,12 @@ pub enum Command {
     /// Give a vault's nodes new shares of the same keys; the old ones are retired.
     ///
     /// Shares stolen earlier from fewer nodes than the threshold become worthless. Keys and addresses stay the same,
-    /// and signing goes on. It also gives a new share to a node that has lost its own (--lost), or was restored from
+    /// and signing continues. It also gives a new share to a node that has lost its own (--lost), or was restored from
     /// a backup. All holders must be live.
     Refresh(lifecycle::VaultKeysArgs),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
-    /// Keys and addresses stay the same, and signing goes on. The operator of each node that takes part has to permit
+    /// Keys and addresses stay the same, and signing continues. The operator of each node that takes part has to permit
     /// it (`covault node permit`): the command says where, and what to run. Nodes that leave retire their shares; a
     /// node that is offline keeps its share, so wipe it. To replace a lost node, name the others and the new one: a
     /// threshold of the present holders has to be live, and all of the new ones.

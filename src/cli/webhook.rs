@@ -1,4 +1,4 @@
-//! `covault webhook`: what webhooks are told, and what came of it.
+//! `covault webhook`: what webhooks are told, and the outcome.
 
 use anyhow::bail;
 use covault_actors::operations::{
@@ -40,7 +40,7 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Send a test event (`webhook.test.v1`) to a webhook now, signed as any other, and say what came of it.
+    /// Send a test event (`webhook.test.v1`) to a webhook now, signed as any other, and say what the outcome is.
     Test {
         /// The sweep token: its id, or its name.
         #[arg(long, value_name = "TOKEN")]

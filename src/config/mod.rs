@@ -339,7 +339,7 @@ impl Config {
         variables: Vec<(String, String)>,
     ) -> Result<(Self, Vec<String>), ConfigError> {
         let mut settings = defaults()?;
-        // Whoever mends a file wants to know all that is wrong with it.
+        // Anyone who fixes a file wants to know all that is wrong with it.
         let mut problems = Vec::new();
         let mut of_file = None;
         if let Some((origin, text)) = file {

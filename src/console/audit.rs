@@ -21,7 +21,7 @@ use super::{
 
 /// Entries of a page.
 const ENTRIES: u64 = 100;
-/// Entries that are checked for one page; the next page goes on.
+/// Entries that are checked for one page; the next page continues.
 const CHECKED: u64 = 20_000;
 /// The chain of what belongs to no vault.
 const SERVICE: &str = "service";
@@ -172,7 +172,7 @@ pub async fn verify(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
     let from: u64 = call.parameter("from").parse().unwrap_or(1).max(1);
     let hash = call.parameter("hash");
     let last = head(call, &chain).await?;
-    // A link that somebody has sent is no reason to doubt the log.
+    // A link that someone has sent is no reason to doubt the log.
     if from > last.saturating_add(1) {
         let problem = format!("from: the log has {last} entries");
         return Err(Refused::new(StatusCode::BAD_REQUEST, &problem));

@@ -35,7 +35,7 @@ use crate::{
 
 /// The largest body of a form with a file.
 ///
-/// It may have the text of before beside the mended file.
+/// It may have the text of before beside the fixed file.
 pub const MAX_UPLOAD: usize = 2 * batch_sheet::MAX_BYTES + (64 << 10);
 /// The address of nobody on EVM chains.
 const NOBODY: &str = "0x0000000000000000000000000000000000000000";

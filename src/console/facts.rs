@@ -163,7 +163,7 @@ pub async fn add(
     questions.truncate(RECIPIENTS);
     // Chains may take their time: nobody waits for a page that asks them.
     let tokens = tokens_of(call, signed_in, &questions).await;
-    // Few look at once, and those that only list go on beside them.
+    // Few look at once, and those that only list continue beside them.
     let turn = call.console.histories.acquire().await;
     let mut each = Vec::new();
     for (place, spend) in &questions {

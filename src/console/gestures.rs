@@ -146,7 +146,7 @@ fn not_waiting(uuid: &str) -> Refused {
     Fault::new(Class::WrongState, problem).into()
 }
 
-/// Refuses what does not wait any more, and what is not what the page has shown.
+/// Refuses what no longer waits, and what differs from what the page has shown.
 fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), Refused> {
     let uuid = &request.uuid;
     let Some(subject) = &request.approval_subject else {
@@ -345,7 +345,7 @@ impl Outcome {
         }
     }
 
-    /// Without an answer they may be done all the same.
+    /// Without an answer they may be done anyway.
     fn failed(&mut self, uuids: &[String], fault: &Fault, id: &str) {
         let said = format!("not known to be done: {}", crate::api::sentence(fault, id));
         self.status = self

@@ -35,7 +35,7 @@ const PAGE: i64 = 50;
 /// Requests that are looked through for a text, in pages of so many.
 const SEARCHED: i64 = 500;
 const SEARCH_PAGE: i64 = 100;
-/// Bytes of requests behind which a search by text does not go on: some are nearly a MiB.
+/// Bytes of requests behind which a search by text does not continue: some are nearly a MiB.
 const SEARCHED_BYTES: usize = 16 << 20;
 /// Requests that are found by an address or a hash; of each vault at least some.
 const FOUND: usize = 100;

@@ -26,7 +26,7 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
     let page = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
     let mut next = None;
     if let Some(last) = page.last() {
-        // A page of large requests has few of them, and more may follow all the same.
+        // A page of large requests has few of them, and more may follow anyway.
         let more = pending(call, signed_in, &last.uuid, 1).await?;
         next = (!more.is_empty()).then(|| last.uuid.clone());
     }

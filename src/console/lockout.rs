@@ -37,7 +37,7 @@ const REMEMBERED: usize = 10_000;
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tried {
-    /// To sign in with a passkey, by SHA-256 of its credential id: whoever has it, if anybody.
+    /// To sign in with a passkey, by SHA-256 of its credential id: anyone who has it, if anyone.
     Passkey([u8; 32]),
     /// To enrol with a link.
     Link,

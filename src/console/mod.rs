@@ -288,8 +288,8 @@ fn name_of(head: &Parts) -> &'static str {
     known.unwrap_or("pages")
 }
 
-/// What is said before anybody is known: that the headers are too large, a file that never changes, or that a request
-/// is neither a reading one nor sent by a page of this origin. `None`: it goes on.
+/// What is said before anyone is known: that the headers are too large, a file that never changes, or that a request
+/// is neither a reading one nor sent by a page of this origin. `None`: it continues.
 pub fn of_anybody(
     head: &Parts,
     path: &[&str],
@@ -404,7 +404,7 @@ async fn answer(
     Ok(answer.with_share(unread))
 }
 
-/// Signing in and enrolling, which anybody may try: in places of their own, and with small bodies that arrive soon.
+/// Signing in and enrolling, which anyone may try: in places of their own, and with small bodies that arrive soon.
 async fn of_stranger(
     call: &mut Call<'_>,
     is_read: bool,

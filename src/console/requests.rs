@@ -273,7 +273,7 @@ pub fn view(
     }
 }
 
-/// What a request that was signed came to: "succeeded" says that it was sent, not that anybody was paid.
+/// What a request that was signed came to: "succeeded" says that it was sent, not that anyone was paid.
 fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
     use wire::transaction_state::Status;
     let block = state.block.map_or_else(

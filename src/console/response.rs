@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-/// Style and script. A browser keeps one only under its own version: whoever serves another file under it, if only another
+/// Style and script. A browser keeps one only under its own version: anyone who serves another file under it, if only another
 /// release, has it kept nowhere.
 pub fn fixed(path: &[&str], query: Option<&str>) -> Option<Answer> {
     let asset = assets::fixed(path)?;

@@ -173,7 +173,7 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
         user_handle,
         assertion,
     };
-    // The session that the browser had ends: what somebody else has put there never becomes this one.
+    // The session that the browser had ends: what someone else has put there never becomes this one.
     let begun = accounts.sign_in(call.origin(), &answer, cookie(call), call.browser());
     let secret = match begun.await {
         Ok(secret) => secret,

@@ -25,7 +25,7 @@ pub fn leading(request: &wire::SigningRequest, now_ms: u64) -> Option<&wire::Giv
     held.max_by_key(|it| together(request, it))
 }
 
-/// Whether signers hold it: enough have approved, and it goes on by itself. A signer that wants more lacks an approval.
+/// Whether signers hold it: enough have approved, and it continues by itself. A signer that wants more lacks an approval.
 pub fn is_held(request: &wire::SigningRequest) -> bool {
     !request.approval_wanted.is_empty() && request.remaining_approval_count == 0
 }

@@ -16,7 +16,7 @@ use crate::{
 /// Characters of a text that a list shows.
 const LIST_CHARS: usize = 300;
 
-/// A text that somebody else wrote. What could make it look like another one (control characters, characters that turn
+/// A text from another person. What could make it look like another one (control characters, characters that turn
 /// the direction of writing or have no width) is shown as `\u{...}`; the templates escape the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(String);

@@ -139,7 +139,7 @@ pub struct RequestView {
     pub waits: bool,
     /// This person has approved it, and that counts.
     pub is_mine: bool,
-    /// Signers hold it: enough have approved, and it goes on by itself unless somebody rejects it.
+    /// Signers hold it: enough have approved, and it continues by itself unless someone rejects it.
     pub is_held: bool,
     /// Why this person may approve it again; empty otherwise.
     pub again: &'static str,

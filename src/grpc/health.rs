@@ -18,9 +18,9 @@ use crate::{
     shutdown::{self, StopSignal},
 };
 
-/// How often a watcher's answer is looked for anew.
+/// How often a watcher's answer is looked for again.
 const EVERY: Duration = Duration::from_secs(2);
-/// Watchers at once: anybody may be one.
+/// Watchers at once: anyone may be one.
 const WATCHERS: usize = 256;
 
 /// Asks when it is asked, so that nothing can be out of date.

@@ -115,7 +115,7 @@ async fn listen(
     Ok(response)
 }
 
-/// Where the listener goes on.
+/// Where the listener continues.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Fault> {
     let mut values = headers.get_all(&LAST_EVENT_ID).iter();
     let Some(value) = values.next().filter(|value| !value.is_empty()) else {

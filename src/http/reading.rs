@@ -80,7 +80,7 @@ impl UnreadAnswers {
         }
     }
 
-    /// Gives up what is left of answers that were not read in this time: others on the connection go on. Returns once
+    /// Gives up what is left of answers that were not read in this time: others on the connection continue. Returns once
     /// there are such, nothing at all was written in this time, and nothing `is_idle` else.
     pub async fn give_up(&self, patience: Duration, is_idle: impl Fn() -> bool) {
         loop {

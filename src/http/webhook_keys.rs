@@ -1,4 +1,4 @@
-//! `GET /v1/webhooks/keys`: the public keys that webhooks are signed with, for whoever receives them. It asks for no
+//! `GET /v1/webhooks/keys`: the public keys that webhooks are signed with, for anyone who receives them. It asks for no
 //! token: there is no secret in it.
 
 use std::sync::Arc;

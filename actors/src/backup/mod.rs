@@ -386,7 +386,7 @@ pub async fn restore<R: io::Read>(
 }
 
 /// Rows that say nothing of vaults: who is there, who has what in progress, and who has signed in or may with a link. After a
-/// restore people sign in anew: a session that had ended since does not come back, nor does a challenge that was used.
+/// restore people sign in again: a session that had ended since does not come back, nor does a challenge that was used.
 fn of_processes(space: KeySpace) -> bool {
     matches!(
         space,

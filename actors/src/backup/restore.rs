@@ -7,7 +7,7 @@
 //!   since. One of which the backup has the transaction is in doubt, and so pending until a final block has that, or it
 //!   can never be mined; what it holds stays held, until the chain shows that it is free. The others have failed: of messages no
 //!   chain knows, and of what was not built yet nobody could tell it in the chain.
-//! - One that was signed goes on: only the same bytes are sent.
+//! - One that was signed continues: only the same bytes are sent.
 //! - Keys that were being made, and new shares, are left to an operator: they may be there.
 //! - Epochs that runs may have used, and numbers of wallets that may have been given out, are passed.
 //! - Batch payments that were not over are closed: one may have been paid since.
@@ -38,7 +38,7 @@ use crate::{
     vaults::wallets,
 };
 
-/// Wallet numbers that are passed: more than anybody makes between two backups.
+/// Wallet numbers that are passed: more than anyone makes between two backups.
 const PASSED_WALLETS: u32 = 1_000_000;
 /// Epochs that are passed.
 const PASSED_EPOCHS: u32 = 1_000;

@@ -1,5 +1,5 @@
 //! Leads approved batches to their end: looks at the newest signing request of each, and makes the next one, or ends the
-//! batch. All that it knows is in the store, so that it goes on wherever a process before it has stopped.
+//! batch. All that it knows is in the store, so that it continues wherever a process before it has stopped.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn look_at(vaults: &VaultActors, vault: VaultId, batch: BatchId) {
     }
 }
 
-/// Stores why a batch does not go on now, and logs it once.
+/// Stores why a batch does not continue now, and logs it once.
 async fn hold_up(
     services: &Services,
     vault: VaultId,
@@ -131,7 +131,7 @@ async fn advance(vaults: &VaultActors, id: BatchId) -> Result<(), Fault> {
     let by = AuditActor::service();
     let commit = || CommandCommit::new(by.clone(), None, None);
     let ahead = match next(services, &batch).await {
-        // Such as a batch contract that is not configured any more. No request is on its way then.
+        // Such as a batch contract that is no longer configured. No request is on its way then.
         Err(fault) if is_lasting(&fault) => Next::End(BatchEvent::GaveUp {
             reason: fault.message().to_owned(),
             resumable: true,
@@ -199,7 +199,7 @@ async fn next(services: &Services, batch: &BatchPayment) -> Result<Next, Fault> 
                 },
                 certain && !denied,
             ),
-            // No allowance pays anybody.
+            // No allowance pays anyone.
             (_, BatchOutcome::Void { reason, denied, .. }) => gave_up(reason, !denied),
             (BatchStage::ResetAllowance, done) => after_reset(services, batch, done).await?,
             (BatchStage::Allowance, done) => after_allowance(services, batch, done).await?,

@@ -19,7 +19,7 @@ use crate::{
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOutcome {
-    /// It goes on, or nobody knows.
+    /// It continues, or nobody knows.
     Waiting,
     /// A block has it, and it did what it was to do; the block may still be taken back.
     Mined,
@@ -29,7 +29,7 @@ pub enum BatchOutcome {
     Void {
         /// Why.
         reason: String,
-        /// Whether it can never do it any more.
+        /// Whether it can no longer do it.
         certain: bool,
         /// Whether people, or their rules, do not want it.
         denied: bool,

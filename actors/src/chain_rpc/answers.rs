@@ -1,4 +1,4 @@
-//! How much of nodes' answers this process holds at once. Anybody can fill blocks, and a node that lies can make up
+//! How much of nodes' answers this process holds at once. Anyone can fill blocks, and a node that lies can make up
 //! longer ones: many may be asked for at the same time, and long ones are read one after the other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -111,7 +111,7 @@ pub trait BlockSource: Send + Sync {
     /// What accounts have of a token, or of the coin (`None`), after a final block.
     ///
     /// # Errors
-    /// [`ChainError::Refused`] when the nodes do not have it any more, or never; else as [`BlockSource::block`].
+    /// [`ChainError::Refused`] when the nodes no longer have it, or never had it; else as [`BlockSource::block`].
     async fn balances(
         &self,
         _block: u64,

@@ -140,7 +140,7 @@ impl Default for FollowPolicy {
 /// When the service replaces transactions of a chain that no block takes, by the same at a higher fee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedUpPolicy {
-    /// After so many blocks; counted anew for each replacement.
+    /// After so many blocks; counted again for each replacement.
     pub after_blocks: u64,
     /// The most that a replacement may cost as fee, in the smallest unit of the coin.
     pub most_fee: u128,

@@ -446,7 +446,7 @@ impl ChainClient for EvmNode {
         let count = |count: &Value| u64::try_from(quantity(count)?).ok();
         let call = RpcCall("eth_getTransactionCount", json!([address, "latest"]));
         Ok(Some(match is_witnessed() {
-            // Whoever asks this has to know soon what is certain, however the nodes differ.
+            // Anyone who asks this has to know soon what is certain, however the nodes differ.
             true => self.rpc.reached(call, count).await?,
             false => self.rpc.query_quorum(call, count).await?,
         }))

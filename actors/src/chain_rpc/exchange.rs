@@ -96,7 +96,7 @@ impl NodeRequest {
         self
     }
 
-    /// Reads an answer of whole blocks, which anybody can fill.
+    /// Reads an answer of whole blocks, which anyone can fill.
     #[must_use]
     pub fn of_blocks(mut self) -> Self {
         self.max_answer = MAX_BLOCK_ANSWER;

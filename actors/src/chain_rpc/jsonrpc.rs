@@ -46,7 +46,7 @@ const COSTLY: [&str; 5] = [
     "trace_block",
 ];
 
-/// Methods whose answers are whole blocks, or as much as anybody puts into one.
+/// Methods whose answers are whole blocks, or as much as anyone puts into one.
 const OF_BLOCKS: [&str; 6] = [
     "debug_traceBlockByHash",
     "trace_block",
@@ -212,7 +212,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
     Value::deserialize(deserializer).map(Some)
 }
 
-/// Whether what is in front of a node says so: the node may have got the call all the same.
+/// Whether what is in front of a node says so: the node may have got the call anyway.
 fn is_of_gateway(response: &NodeResponse) -> bool {
     matches!(response.status, 502..=504)
 }

@@ -2,8 +2,8 @@
 //! nothing. Who waits leaves only when its caller does.
 //!
 //! Each token has its turns, however many calls of another one wait. Of one token, calls of the request that was accepted
-//! first go first. A request needs several calls one after the other: where each call waited for its turn anew, a crowd
-//! would get all its first answers before anybody had its last one, and all of its requests would be late together. What
+//! first go first. A request needs several calls one after the other: where each call waited for its turn again, a crowd
+//! would get all its first answers before anyone had its last one, and all of its requests would be late together. What
 //! has waited for long goes before the turns of others. What belongs to no request, such as a balance or the blocks that
 //! deposits are looked for in, has a quarter of the calls for itself.
 
@@ -41,7 +41,7 @@ pub(super) struct CallsOf {
 }
 
 /// Has the calls of `work` go before those of all that was accepted, or came, later than `accepted_ms`, in milliseconds
-/// since the Unix epoch, whoever asked for that.
+/// since the Unix epoch, no matter who asked for that.
 pub async fn accepted_at<F: Future>(accepted_ms: u64, work: F) -> F::Output {
     let of = CallsOf {
         token: None,

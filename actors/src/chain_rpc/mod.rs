@@ -201,7 +201,7 @@ pub enum TransactionSighting {
 }
 
 impl TransactionSighting {
-    /// Whether nobody looks after the transaction any more once this is believed, or somebody may pay again.
+    /// Whether nobody follows the transaction once this is accepted, or someone may pay again.
     fn is_end(&self) -> bool {
         match self {
             Self::Missing | Self::Waiting => false,
@@ -259,7 +259,7 @@ impl ChainError {
 pub struct TokenFacts {
     /// How many of the digits of an amount in the smallest unit are behind the point.
     pub decimals: u8,
-    /// What it calls itself; may be empty. Anybody can make a token that calls itself like another one.
+    /// What it calls itself; may be empty. Anyone can make a token that calls itself like another one.
     pub symbol: String,
 }
 

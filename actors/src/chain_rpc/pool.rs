@@ -1,7 +1,7 @@
 //! The nodes of one chain, as one: HTTP requests go to the node that is doing best, then to the
 //! others; where money depends on the answer, several have to give the same.
 //!
-//! What hangs is not waited for by everybody: a node has so many calls in progress and no more ([`CallLine`]), one that
+//! What hangs is not waited for by everyone: a node has so many calls in progress and no more ([`CallLine`]), one that
 //! is silent gets them one at a time, and all who wait to hear on which chain it is wait for the same call.
 //!
 //! Errors name the chain and never a node's address, which may hold an access key.
@@ -541,7 +541,7 @@ impl NodePool {
         said.ok_or_else(|| NodeFailure::Lost(UNREAD.into()))
     }
 
-    /// As [`NodePool::ask_within`], of any type: made once, and not anew for every question that there is.
+    /// As [`NodePool::ask_within`], of any type: made once, and not again for every question that there is.
     async fn put(
         &self,
         index: usize,

@@ -31,7 +31,7 @@ pub struct ChainQueue {
 #[derive(Default)]
 struct Progress {
     rate: Rate,
-    /// Since when somebody waits, and none has been answered.
+    /// Since when a caller waits, and none has been answered.
     unanswered: Option<Instant>,
     /// When one was answered last.
     last: Option<Instant>,

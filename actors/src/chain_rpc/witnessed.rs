@@ -1,5 +1,5 @@
 //! What ends something for good is believed of two nodes, wherever a chain has two: that a transaction is final, or
-//! never comes, after which nobody looks after it any more.
+//! can never be mined, after which nobody follows it.
 //!
 //! All else is believed of as many nodes as configuration has agree, so that one of two that is silent stops no
 //! payment. So the nodes are asked as ever first; only about what has ended by what they say are they asked again,
@@ -158,7 +158,7 @@ impl ChainClient for EndsWitnessed {
 }
 
 /// What is to be said of a transaction that has ended by `said`, once more nodes were asked `again`: without their word
-/// a block has it that may go, or nothing is known. Whoever hears that it failed may pay again.
+/// a block has it that may go, or nothing is known. Anyone who hears that it failed may pay again.
 fn confirmed(
     said: Result<TransactionSighting, ChainError>,
     again: Result<TransactionSighting, ChainError>,

@@ -25,7 +25,7 @@ pub enum Start {
     Now,
     /// Behind the last change that it has heard.
     GoesOn,
-    /// As [`Start::Now`]: where it was is longer ago than is kept, or never was. It has to look at everything anew.
+    /// As [`Start::Now`]: where it was is longer ago than is kept, or never was. It has to look at everything again.
     Anew,
 }
 
@@ -76,7 +76,7 @@ struct Behind {
     /// Its next page, which is read in a task of its own: who stops asking in the middle of it keeps nobody waiting,
     /// and finds it later.
     page: Option<JoinHandle<Result<LogPage, Fault>>>,
-    /// Where it goes on when it has read them.
+    /// Where it continues when it has read them.
     then: Position,
 }
 
@@ -147,7 +147,7 @@ impl ChangeListener {
     fn find_place(&mut self, after: Option<Position>) {
         let followed = self.hub.followed.read();
         let Some(followed) = &*followed else {
-            // There is a next one as soon as anybody listens, and this one does.
+            // There is a next one as soon as anyone listens, and this one does.
             return;
         };
         let end = Position {

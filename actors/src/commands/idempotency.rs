@@ -56,7 +56,7 @@ impl IdempotencyRecord {
         add_age(batch, &self.key, now_ms)
     }
 
-    /// Stores the record by itself. Another process that has answered the same key meanwhile is as good.
+    /// Stores the record by itself. Another process that has answered the same key in the meantime is as good.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -229,7 +229,7 @@ async fn commit(services: &Services, batch: Batch) -> Result<(), Fault> {
         return Ok(());
     }
     match services.store.commit(batch).await {
-        // Somebody else was faster; of what is deleted the next sweep has the rest.
+        // Another process was faster; of what is deleted the next sweep has the rest.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

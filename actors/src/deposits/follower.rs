@@ -68,7 +68,7 @@ pub struct FollowerState {
     books: Beside,
     rescans: Beside,
     restarts: Beside,
-    /// Whether anybody takes deposits here: that is not asked before the nodes are, once it was so.
+    /// Whether anyone takes deposits here: that is not asked before the nodes are, once it was so.
     has_routes: bool,
     /// Whether it was said that the chain stands still.
     is_still: bool,
@@ -272,7 +272,7 @@ impl FollowerState {
         self.is_still = is_still;
     }
 
-    /// Notes that payments are to be told from now on, as soon as anybody takes deposits here: whoever has the lease, and
+    /// Notes that payments are to be told from now on, as soon as anyone takes deposits here: anyone who has the lease, and
     /// whether the nodes answer or not.
     async fn note_start(&mut self) -> Result<(), Fault> {
         let (services, chain) = (&self.services, self.chain);
@@ -438,7 +438,7 @@ impl Follow<'_> {
         Ok(Finality::Named(named))
     }
 
-    /// Begins at a final block from before anybody was told an address.
+    /// Begins at a final block from before anyone was told an address.
     async fn begin(
         &self,
         newest: u64,

@@ -1,4 +1,4 @@
-//! Which transfers of blocks anybody is told of.
+//! Which transfers of blocks are announced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ impl Follow<'_> {
         Ok(owners)
     }
 
-    /// The transfers of a block that anybody is told of.
+    /// The transfers of a block that are announced.
     pub(super) async fn transfers(
         &self,
         block: &ChainBlock,
@@ -116,7 +116,7 @@ impl Follow<'_> {
         }
         let sweep = sweep_rows::sweep(self.chain, transfer.to);
         let sweep = self.services.load::<SweepJob>(&sweep).await?;
-        // Also where somebody has emptied the wallet: its top-up is not made again.
+        // Also where someone has emptied the wallet: its top-up is not made again.
         let is_swept = |job: &SweepJob| matches!(job.state, SweepState::Swept { .. });
         if sweep.is_some_and(|(job, _)| job.top_up.is_some() && !is_swept(&job)) {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! What a look at a chain came to, or why nothing came of it.
+//! What reading a chain led to, or why it failed.
 
 use covault_core::fault::Fault;
 
@@ -15,14 +15,14 @@ pub enum Progress {
     Idle,
 }
 
-/// Why nothing came of a look.
+/// Why reading a chain failed.
 #[derive(Debug)]
 pub enum FollowError {
     /// The nodes do not answer, or are not believed: another look may help.
     Nodes(String),
     /// The store, or a bug.
     Service(Fault),
-    /// Nothing can be said of this chain until somebody has looked at it.
+    /// Nothing can be said of this chain until a person has checked it.
     Stopped(String),
 }
 

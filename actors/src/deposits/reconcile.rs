@@ -48,7 +48,7 @@ const DIFFERENCES: usize = 8;
 /// Rows that one question to the store names.
 const KEYS: usize = 1_000;
 
-/// What somebody has of a coin or token.
+/// A balance of a coin or token.
 struct Holding {
     owner: AddressOwner,
     account: Account,
@@ -79,7 +79,7 @@ struct Entry {
     amount: [u8; 32],
 }
 
-/// Where more is there.
+/// A balance that is higher than the ledger explains.
 struct More {
     /// The newest block after which it was not there, as far as is known.
     since: u64,
@@ -88,13 +88,13 @@ struct More {
     amount: [u8; 32],
 }
 
-/// What comes of a comparison.
+/// The result of a comparison.
 struct Finding {
-    /// What is to be told: after which block how much more is there.
+    /// What is to be announced: after which block the balance is higher, and by how much.
     more: Vec<(u64, [u8; 32])>,
     /// How much is for people to look at; 0: nothing.
     unclear: [u8; 32],
-    /// Whether it is there and not explained, or missing.
+    /// Whether the difference is unexplained money, or missing money.
     is_more: bool,
 }
 
@@ -198,7 +198,7 @@ impl Follow<'_> {
             // A token that gives none, as one that is no contract.
             let Some(balance) = *balance else { continue };
             let entries = self.entries(holding).await?;
-            // After a restart it is followed anew up to there first.
+            // After a restart it is followed again up to there first.
             if entries
                 .iter()
                 .any(|entry| entry.is_final && entry.block > found.block)
@@ -524,7 +524,7 @@ impl Follow<'_> {
         Ok(false)
     }
 
-    /// Whether the chain was ever followed anew from an earlier block.
+    /// Whether the chain was ever followed again from an earlier block.
     pub(super) async fn was_restarted(&self) -> Result<bool, Fault> {
         let books = deposit_rows::reconciliation(self.chain);
         let (books, _) = stored(self.services, &books).await?;

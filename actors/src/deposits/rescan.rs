@@ -27,7 +27,7 @@ use crate::{
 
 /// For how long blocks are not asked for again that nodes did not give, in milliseconds.
 const PAUSE_MS: u64 = 30_000;
-/// How often an end is tried to be written while the rescan goes on.
+/// How often an end is tried to be written while the rescan continues.
 const TRIES: usize = 8;
 /// Most blocks of one call.
 const MOST: u64 = 10_000_000;
@@ -143,7 +143,7 @@ impl Follow<'_> {
         let routes = Routes::load(self.services, self.chain.network()).await?;
         let this = self.with_routes(&routes);
         let last = row.last.min(ring.finalized().block.number);
-        // After a restart further back: these blocks are followed anew first.
+        // After a restart further back: these blocks are followed again first.
         if row.next > last {
             return Ok(Progress::AtHead);
         }

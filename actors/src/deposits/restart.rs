@@ -1,5 +1,5 @@
-//! Follows a chain anew from a block on: the way out once its nodes have gone to another chain of blocks below one that
-//! was final, and somebody has found out that they are right.
+//! Follows a chain again from a block on: the way out once its nodes have gone to another chain of blocks below one that
+//! was final, and someone has found out that they are right.
 
 use covault_core::{
     audit::AuditChain,
@@ -19,10 +19,10 @@ use crate::{
     },
 };
 
-/// Most blocks that are followed anew by one call: a slip of the pen would have a node read for weeks.
+/// Most blocks that are followed again by one call: a slip of the pen would have a node read for weeks.
 const MOST: u64 = 10_000_000;
 
-/// Has a chain followed anew from a block on, which is looked through too, by the process that follows it.
+/// Has a chain followed again from a block on, which is looked through too, by the process that follows it.
 ///
 /// # Errors
 /// [`Class::Invalid`] naming the field, [`Class::Conflict`] when another call changes it at the same time.

@@ -107,7 +107,7 @@ impl Routes {
         self.routes.is_empty()
     }
 
-    /// The tokens of a chain that anybody is told of.
+    /// The tokens of a chain whose transfers are announced.
     pub fn tokens(&self, chain: FollowedChain) -> BTreeSet<Account> {
         let routes = self.routes.values();
         let named = routes.flat_map(|route| route.tokens(chain));

@@ -32,8 +32,8 @@ const MOST_BEHIND: u64 = 100_000;
 pub struct NotedChains(Mutex<HashSet<FollowedChain>>);
 
 impl NotedChains {
-    /// Notes that payments on the chains of a network are to be told from now on, before anybody is told an address: their
-    /// nodes may be away just now.
+    /// Notes that payments on the chains of a network are to be told from now on, before anyone is told an address: their
+    /// nodes may be away at that moment.
     ///
     /// # Errors
     /// When the store cannot be read or written.

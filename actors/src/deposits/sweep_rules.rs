@@ -166,7 +166,7 @@ fn limit(field: &str, text: &str) -> Result<Option<u128>, Fault> {
     }
 }
 
-/// Refuses to switch on what could not work, or what one node or anybody who pays a little could make dear.
+/// Refuses to switch on what could not work, or what one node or anyone who pays a little could make dear.
 fn check_complete(
     rules: &SweepRules,
     route: &SweepRoute,
@@ -180,7 +180,7 @@ fn check_complete(
     let Some(assets) = assets else {
         return refused("no coin or token has a minimum: covault sweep asset add");
     };
-    // Anybody can pay one unit to many wallets, and each sweep costs coin of the gas wallet.
+    // Anyone can pay one unit to many wallets, and each sweep costs coin of the gas wallet.
     if assets
         .tokens
         .values()

@@ -188,7 +188,7 @@ impl SweptWallet {
             .due
             .split_at(place.map_or(0, |place| place.saturating_add(1)));
         for due in rest.iter().chain(before) {
-            // The nodes are not asked of what is never swept: anybody can pay a little coin to each wallet.
+            // The nodes are not asked of what is never swept: anyone can pay a little coin to each wallet.
             let Some(minimum) = self.minimum(due.asset) else {
                 self.forget(due).await?;
                 continue;

@@ -118,7 +118,7 @@ impl GatewayInner {
         let is_recorded = command_commit.is_recorded();
         let fault = match self.run(command, command_commit).await {
             Ok(response) => {
-                // One that committed nothing of its own; a repeated call has to get the same all the same.
+                // One that committed nothing of its own; a repeated call has to get the same anyway.
                 if !is_recorded.load(Ordering::SeqCst) {
                     record.store(services, &response).await?;
                 }

@@ -114,7 +114,7 @@ struct GatewayInner {
 }
 
 impl Gateway {
-    /// Starts the orchestrator: loads what is live from the store and goes on with it.
+    /// Starts the orchestrator: loads what is live from the store and continues with it.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
@@ -214,7 +214,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Gives the vaults to other orchestrators that are alive, before [`Gateway::stop`]: commands go on, and are
+    /// Gives the vaults to other orchestrators that are alive, before [`Gateway::stop`]: commands continue, and are
     /// forwarded to who has their vault by then. Waits until none is left here, some seconds at most; not at all where
     /// nobody else could have them.
     pub async fn leave(&self) {
@@ -245,7 +245,7 @@ impl Gateway {
     }
 
     /// Stops: refuses new commands, lets those in progress come to their end, and stops every
-    /// actor. Requests that are not final are on disk and go on at the next start.
+    /// actor. Requests that are not final are on disk and continue at the next start.
     pub async fn stop(&self) {
         self.inner.closing.store(true, Ordering::SeqCst);
         // Who waits for a request to end asks again, of the next process.
@@ -455,7 +455,7 @@ impl Gateway {
         self.inner.services.counters.sweeps.lock().clone()
     }
 
-    /// What came of webhooks that this process has sent.
+    /// The outcome of webhooks that this process has sent.
     pub fn webhook_counts(&self) -> WebhookCounts {
         *self.inner.services.counters.webhooks.lock()
     }

@@ -36,7 +36,7 @@ struct Remembered {
     accounts: HashMap<Vec<u8>, HotAccount>,
     /// About how many numbers and accounts there are.
     size: usize,
-    /// The mark of the last account that was begun anew.
+    /// The mark of the last account that was begun again.
     marks: u64,
 }
 

@@ -180,7 +180,7 @@ async fn try_release(services: &Services, some: &[Arc<Lease>]) -> Result<bool, F
     }
 }
 
-/// Gives everything back, and takes the row of this orchestrator away: others go on at once. To be
+/// Gives everything back, and takes the row of this orchestrator away: others continue at once. To be
 /// called when every actor has ended.
 pub async fn release_all(services: &Services) {
     let all = services.held_leases.all();

@@ -1,4 +1,4 @@
-//! The actor that shows the others that this orchestrator is there, takes what nobody has, and gives
+//! The actor that shows the other orchestrators that this one is alive, takes what nobody has, and gives
 //! what is for others.
 //!
 //! It never waits for a vault: what it gives back is emptied in a task beside it.
@@ -149,7 +149,7 @@ impl Actor for LeaseManager {
 }
 
 impl LeaseManagerState {
-    /// Shows that this orchestrator is there, and looks what there is for it.
+    /// Shows that this orchestrator is alive, and looks for vaults that it can take.
     async fn round(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         if !self.services.runs_vaults {
             self.refresh_members().await?;
@@ -310,7 +310,7 @@ impl LeaseManagerState {
                 }
                 match held_leases.get(*scope) {
                     Some(lease) if lease.version() == *version => {
-                        // Who leaves does not wait for anybody to have been there for long.
+                        // Who leaves does not wait for anyone to have been there for long.
                         let takes = |other: OrchestratorId| {
                             other != me
                                 && (self.leaving || self.members.is_settled(other, lease_ms))

@@ -4,7 +4,7 @@
 //! orchestrator, so that the version of the row is a fencing token: every commit on behalf of the
 //! vault demands the version in which its orchestrator got it. A former owner, stalled or cut
 //! off for however long, changes nothing. Who is alive is judged by [`MemberTable`], and decides
-//! only how soon a vault goes on elsewhere, never whether two work on it
+//! only how soon a vault continues elsewhere, never whether two work on it
 //! (docs/decisions/0024-several-orchestrators.md).
 
 mod fence;

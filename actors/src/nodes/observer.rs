@@ -387,7 +387,7 @@ mod tests {
         }
         *world.signers.nodes.lock() = vec![live(1, 5), live(2, 5)];
         world.observer().look().await.unwrap();
-        // It starts again, and has heard nobody yet; meanwhile a node was removed in another place.
+        // It starts again, and has heard nobody yet; in the meantime a node was removed in another place.
         let world = World::on(&store);
         world.change(NodeChange::Remove(id(2))).await;
         let row = rows::encode(&world.row(id(1)).await.unwrap().0).unwrap();

@@ -65,7 +65,7 @@ impl Operation for BackupVault {
             ));
         }
         let nodes = nodes::written(services).await?;
-        // Before anybody is asked: what nodes hand out must not lack its entry.
+        // Before anyone is asked: what nodes hand out must not lack its entry.
         let wanted = AuditNote::for_vault(
             &AuditActor::caller(call.caller),
             vault.id,

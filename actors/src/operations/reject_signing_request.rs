@@ -102,10 +102,10 @@ pub(super) async fn reject(
 }
 
 /// Tells the signers of the vault what a person has rejected, once that is stored: they verify it themselves, and do not sign
-/// it even for an orchestrator that does not obey any longer. Those that do not hear of it go on as before; a repeated
+/// it even for an orchestrator that no longer obeys. Those that do not hear of it continue as before; a repeated
 /// call tells them again.
 ///
-/// Nobody is told where one of the requests goes on, or is none that this caller and this person could reject: signers
+/// Nobody is told where one of the requests continues, or is none that this caller and this person could reject: signers
 /// stop all that is in the list.
 pub(super) async fn tell_signers(
     call: &OperationCall<'_>,

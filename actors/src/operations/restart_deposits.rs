@@ -4,7 +4,7 @@ use covault_core::{fault::Fault, schema::admin};
 use super::{Operation, OperationCall};
 use crate::deposits::{assets::AssetName, restart};
 
-/// Has a chain followed anew from a block on.
+/// Has a chain followed again from a block on.
 pub struct RestartDeposits;
 
 #[async_trait]

@@ -1,5 +1,5 @@
 //! When those who are refused may come again: one after the other, as far apart as there is room for them, and not all of
-//! them a second later, over and over. It keeps no place for anybody.
+//! them a second later, over and over. It reserves no place for anyone.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,7 +9,7 @@ use covault_core::{
 };
 use parking_lot::Mutex;
 
-/// The furthest that anybody is sent away: who floods does not come back, and others ought not to wait for that.
+/// The furthest that anyone is sent away: who floods does not come back, and others ought not to wait for that.
 const FURTHEST_MS: u64 = 15_000;
 /// From so many on, those that are over are forgotten.
 const MANY: usize = 1_024;
@@ -17,7 +17,7 @@ const MANY: usize = 1_024;
 /// Whose requests are signed one after the other.
 type Who = (VaultId, Curve, TokenId);
 
-/// The last moment that somebody was sent away to.
+/// The latest time that a refused caller was told to come back.
 #[derive(Default)]
 pub struct Appointments {
     /// In microseconds of the steady clock.

@@ -29,7 +29,7 @@ pub struct Counters {
     follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
     /// Sweeps of vaults that are here, by chain.
     pub sweeps: Mutex<BTreeMap<FollowedChain, SweepCounts>>,
-    /// What came of webhooks that this process has sent.
+    /// The outcome of webhooks that this process has sent.
     pub webhooks: Mutex<WebhookCounts>,
 }
 
@@ -44,7 +44,7 @@ pub struct RequestCounts {
     pub failed: u64,
 }
 
-/// What came of webhooks that this process has sent since its start.
+/// The outcome of webhooks that this process has sent since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WebhookCounts {
     /// The receiver has them.
@@ -119,7 +119,7 @@ impl FollowCounter<'_> {
         });
     }
 
-    /// The chain is not followed here, or not any more: its numbers here would only get old.
+    /// The chain is not followed here, or no longer: its numbers here would only get old.
     pub fn forget(&self) {
         self.counters.follows.lock().remove(&self.chain);
     }
@@ -131,7 +131,7 @@ impl FollowCounter<'_> {
 }
 
 impl Counters {
-    /// Counts a request that cannot go on now, until the result is dropped.
+    /// Counts a request that cannot continue now, until the result is dropped.
     pub fn wait(&self) -> Waiting {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.waiting))
@@ -160,13 +160,13 @@ impl Counters {
         self.follows.lock().clone()
     }
 
-    /// How many requests cannot go on now.
+    /// How many requests cannot continue now.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// A request that cannot go on now.
+/// A request that cannot continue now.
 pub struct Waiting(Arc<AtomicUsize>);
 
 impl Drop for Waiting {

@@ -79,7 +79,7 @@ impl<P: Copy + Eq + Hash> Shares<P> {
         Ok(self.share(parties, places))
     }
 
-    /// Takes places for what was accepted before: it goes on, also where there are too few.
+    /// Takes places for what was accepted before: it continues, also where there are too few.
     pub fn retake(self: &Arc<Self>, parties: &[P], places: usize) -> Share<P> {
         self.taken.lock().add(parties, places);
         self.share(parties, places)

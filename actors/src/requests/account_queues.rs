@@ -133,7 +133,7 @@ impl<A> AccountQueues<A> {
         Some((first, ask))
     }
 
-    /// There was nothing for a request whose turn came: others go on, and it queues up again when
+    /// There was nothing for a request whose turn came: others continue, and it queues up again when
     /// it asks again.
     pub fn defer(&mut self, account: &ChainAccount, request: RequestId) {
         if let Some(queue) = self.queues.get_mut(account) {

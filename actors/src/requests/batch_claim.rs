@@ -119,7 +119,7 @@ impl BatchClaim {
         )
     }
 
-    /// Somebody else was faster.
+    /// Another caller was faster.
     pub fn lost() -> Fault {
         Fault::new(
             Class::WrongState,

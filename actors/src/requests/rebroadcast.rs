@@ -31,7 +31,7 @@ use crate::{
     store::{Batch, CommitError, Key, Precondition, Scan, rows},
 };
 
-/// How long a transaction may need from its request into a block before anybody looks after it,
+/// How long a transaction may need from its request into a block before anyone looks after it,
 /// in milliseconds.
 const MIN_AGE_MS: u64 = 60_000;
 /// By how much the chain's clock must have passed the end of a transaction, in milliseconds:
@@ -468,7 +468,7 @@ async fn resend(
     Ok(None)
 }
 
-/// What came of sending a transaction once more.
+/// The outcome of sending a transaction once more.
 pub enum SentAgain {
     /// A node has it again.
     Accepted,

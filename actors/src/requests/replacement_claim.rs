@@ -45,7 +45,7 @@ impl ReplacementClaim {
         Ok(())
     }
 
-    /// Somebody else was faster.
+    /// Another caller was faster.
     pub fn lost() -> Fault {
         Fault::new(
             Class::WrongState,

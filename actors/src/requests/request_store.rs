@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// How often a number is asked for anew that others take and give up.
+/// How often a number is asked for again that others take and give up.
 const MAX_CONTENDED_TRIES: u32 = 20;
 
 /// A request as the store has it.
@@ -41,7 +41,7 @@ pub struct StoredRequest {
     pub version: u64,
     /// Its payload.
     pub payload: Payload,
-    /// The store may have a row that says why it cannot go on.
+    /// The store may have a row that says why it cannot continue.
     pub delayed: bool,
     /// How often its actor has failed.
     pub failures: u32,
@@ -150,7 +150,7 @@ impl StoredRequest {
         Ok(())
     }
 
-    /// Stores why the request cannot go on now.
+    /// Stores why the request cannot continue now.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -195,7 +195,7 @@ impl StoredRequest {
                 outcome => return outcome,
             };
             let held = services.load::<RequestId>(&key).await?;
-            // Written anew, so that a holder who gives the number up at the same time learns of this request.
+            // Written again, so that a holder who gives the number up at the same time learns of this request.
             let passed_on = held.map(|(holder, version)| PassedClaim {
                 key,
                 version,
@@ -234,14 +234,14 @@ impl StoredRequest {
         for _ in 0..MAX_CONTENDED_TRIES {
             let id = self.request.id;
             let shared = reservations::replaceable(services, &account, &named, id).await?;
-            // Else somebody holds what it cannot share.
+            // Else someone holds what it cannot share.
             if shared.is_empty() || !names(&held) {
                 break;
             }
             for draft in drafts(&mut events) {
                 draft.shared = shared.keys().cloned().collect();
             }
-            // Written anew, so that a holder who gives it up at the same time learns of this request.
+            // Written again, so that a holder who gives it up at the same time learns of this request.
             let passed_on: Vec<PassedClaim> = shared
                 .into_iter()
                 .map(|(resource, (holder, version))| PassedClaim {
@@ -303,7 +303,7 @@ fn drafts(events: &mut [RequestEvent]) -> impl Iterator<Item = &mut Draft> {
     })
 }
 
-/// Stores how often the actor of a request has failed, so that the next process goes on counting.
+/// Stores how often the actor of a request has failed, so that the next process keeps counting.
 ///
 /// # Errors
 /// When the store cannot be read or written.
@@ -365,7 +365,7 @@ pub async fn end(
     .await
 }
 
-/// As [`try_advance`]; a claim that gets another holder while the request lets go of it is read anew.
+/// As [`try_advance`]; a claim that gets another holder while the request lets go of it is read again.
 async fn advance(
     services: &Services,
     request: &mut SigningRequest,
@@ -495,7 +495,7 @@ async fn try_advance(
             batch.put(key, Precondition::Any, rows::encode(&())?);
         }
     }
-    // Before anybody hears of it: what goes on, or has ended, waits for nothing.
+    // Before anyone hears of it: what continues, or has ended, waits for nothing.
     let goes_on = *delayed && next.state.effect() != request.state.effect();
     match next.state.doubt() {
         Some(reason) => {

@@ -315,7 +315,7 @@ pub async fn holder(services: &Services, key: &Key) -> Result<Option<RequestId>,
     Ok(services.load(key).await?.map(|(holder, _)| holder))
 }
 
-/// Whether the request that holds something is given up: it sends no transaction, and what it holds goes to whoever gets it
+/// Whether the request that holds something is given up: it sends no transaction, and what it holds goes to anyone who gets it
 /// of the chain.
 ///
 /// # Errors

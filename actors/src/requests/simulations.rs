@@ -1,7 +1,7 @@
 //! `simulation` of a signing request: what its transaction would do, as a node says that tried it.
 //!
 //! It is for people who read a request. Nothing waits for it and nothing hangs on it: it runs beside
-//! the signing, asks one node once, and what comes of it, if anything does in time, gets a row of its
+//! the signing, asks one node once, and its outcome, if there is one in time, gets a row of its
 //! own (docs/decisions/0018-simulations.md).
 
 use std::{sync::Arc, time::Duration};

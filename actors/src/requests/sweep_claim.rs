@@ -37,7 +37,7 @@ impl SweepClaim {
         Ok(())
     }
 
-    /// It waits to be stored: what came of it is seen in a moment.
+    /// It waits to be stored: its outcome is seen in a moment.
     pub fn being_made() -> Fault {
         Fault::new(
             Class::Conflict,
@@ -45,7 +45,7 @@ impl SweepClaim {
         )
     }
 
-    /// Somebody else was faster.
+    /// Another caller was faster.
     pub fn lost() -> Fault {
         Fault::new(
             Class::WrongState,

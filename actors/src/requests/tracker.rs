@@ -111,7 +111,7 @@ struct Pump {
 }
 
 impl Pump {
-    /// Follows what comes, until the process ends. After a panic, which is a bug, it goes on with all that it had.
+    /// Follows what comes, until the process ends. After a panic, which is a bug, it continues with all that it had.
     async fn run(mut self, mut arriving: UnboundedReceiver<TrackedRequest>) {
         for panics in 0.. {
             let following = AssertUnwindSafe(self.follow(&mut arriving)).catch_unwind();
@@ -178,7 +178,7 @@ impl Pump {
                 continue;
             }
             let known = known.unwrap_or_else(|fault| {
-                // The commit that says it anew finds what is there.
+                // The commit that says it again finds what is there.
                 tracing::warn!(request = %tracked.request, ?fault, "failed to read what is known of a transaction");
                 None
             });
@@ -366,7 +366,7 @@ impl Pump {
         let Ok(services) = self.services.for_vault(vault) else {
             return;
         };
-        // Whoever comes next takes the numbers that are free now, so that nothing waits behind them.
+        // Anyone who comes next takes the numbers that are free now, so that nothing waits behind them.
         let free = match reservations::ended(&services, &self.dropped(&changed)).await {
             Ok(free) => free,
             Err(fault) => {

@@ -1,4 +1,4 @@
-//! Nodes that say that a transaction never comes are believed when they go on saying it: those that answer now may all be
+//! Nodes that say that a transaction never comes are believed when they keep saying it: those that answer now may all be
 //! behind the one that has it.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// So many of them, one after the other and each a part of that time after the one before, it takes at least.
 const MIN_ANSWERS: u32 = 4;
-/// After so long without one it begins anew: what was said in between nobody here has heard.
+/// After so long without one it begins again: what was said in between nobody here has heard.
 const MOST_PAUSE: Duration = Duration::from_secs(600);
 
 /// Answers that say, one after the other, that a transaction never comes.
@@ -44,7 +44,7 @@ impl VoidAnswers {
         self.count >= MIN_ANSWERS && self.since.elapsed() >= settling
     }
 
-    /// Nobody has said so for so long that it begins anew.
+    /// Nobody has said so for so long that it begins again.
     pub fn are_forgotten(&self) -> bool {
         self.last.elapsed() >= MOST_PAUSE
     }

@@ -271,7 +271,7 @@ impl Shared {
     }
 }
 
-/// What is stored and cannot be read must not keep anybody from the rest: it is left alone, and the
+/// What is stored and cannot be read must not keep anyone from the rest: it is left alone, and the
 /// log says so. `None` then.
 ///
 /// # Errors

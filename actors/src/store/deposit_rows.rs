@@ -28,7 +28,7 @@ pub struct CursorRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainStartRow {
     /// In milliseconds since the Unix epoch, by the clock of a process that had the chain in its configuration and
-    /// somebody who takes deposits there.
+    /// someone who takes deposits there.
     pub since_ms: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct RescanRow {
     pub last: u64,
 }
 
-/// From which block a chain is to be followed anew.
+/// From which block a chain is to be followed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRow {
     /// Its number.
@@ -53,13 +53,13 @@ pub struct RestartRow {
 pub struct ReconciliationRow {
     /// An operator wants another round.
     pub is_wanted: bool,
-    /// The key of the address from which a round goes on; `None` between two rounds.
+    /// The key of the address from which a round continues; `None` between two rounds.
     pub next: Option<Vec<u8>>,
     /// What the round has come to yet.
     pub round: ReconciliationCounts,
     /// What the last whole round has come to, and when that was, in milliseconds since the Unix epoch.
     pub done: Option<(u64, ReconciliationCounts)>,
-    /// How often the chain was followed anew: balances that were compared before count no more.
+    /// How often the chain was followed again: balances that were compared before count no more.
     pub restarts: u32,
 }
 
@@ -111,11 +111,11 @@ pub struct NoticeRow {
     pub attempts: u32,
     /// When it was first tried, in milliseconds since the Unix epoch.
     pub first_tried_at_ms: Option<u64>,
-    /// What came of it.
+    /// Its outcome.
     pub delivery: Delivery,
 }
 
-/// What came of a notice.
+/// The outcome of a notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery {
     /// It is to be sent, or sent again.
@@ -128,7 +128,7 @@ pub enum Delivery {
         /// Since when, in milliseconds since the Unix epoch.
         at_ms: u64,
     },
-    /// It was tried for so long that it is not tried any more.
+    /// It was tried for so long that it is no longer tried.
     Dead {
         /// Since when, in milliseconds since the Unix epoch.
         at_ms: u64,

@@ -56,7 +56,7 @@ pub enum KeySpace {
     AddressProof = 25,
     /// Vault id, wallet id -> reference of a wallet whose address has no proof yet.
     ProofWanted = 26,
-    /// Id of a request or batch payment -> why it cannot go on now.
+    /// Id of a request or batch payment -> why it cannot continue now.
     Delay = 27,
     /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
     KeyProblem = 28,
@@ -83,7 +83,7 @@ pub enum KeySpace {
     RefusedTransaction = 38,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
-    /// Orchestrator id -> that it is there; its version grows as long as it is.
+    /// Orchestrator id -> that it is alive; its version grows as long as it is.
     Member = 41,
     /// Node id -> how it is doing; nothing -> those that were not admitted and want to be.
     NodeStatus = 42,
@@ -135,7 +135,7 @@ pub enum KeySpace {
     UsedChallenges = 65,
     /// Nothing -> what the challenges of the console are marked with.
     ConsoleKey = 66,
-    /// Chain -> the block from which it is to be followed anew.
+    /// Chain -> the block from which it is to be followed again.
     ChainRestart = 67,
     /// Time, event id -> nothing: events that are over, by when they were.
     NoticeAge = 68,

@@ -73,7 +73,7 @@ pub enum Precondition {
     Any,
     /// There is no such row.
     Absent,
-    /// The row is there in this version.
+    /// The row exists in this version.
     Version(u64),
 }
 
@@ -305,7 +305,7 @@ impl Scan {
         }
     }
 
-    /// The scan that goes on in order behind a page that this one returned; `None` when it was the
+    /// The scan that continues in order behind a page that this one returned; `None` when it was the
     /// last.
     pub fn rest(self, page: &[(Key, Row)]) -> Option<Self> {
         let (key, _) = page.last().filter(|_| page.len() == self.limit)?;

@@ -2,7 +2,7 @@
 //!
 //! One connection writes. It takes every batch that waits into one transaction of plain SQL (group
 //! commit): it locks the rows, each batch is checked and applied on its own, in memory and in the order
-//! of arrival, and what comes of it is written. Reads go through a pool of connections.
+//! of arrival, and its outcome is written. Reads go through a pool of connections.
 
 mod group;
 mod question;

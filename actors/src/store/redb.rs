@@ -83,7 +83,7 @@ impl DatabaseLocation for PathBuf {
     }
 
     fn open(&self) -> Result<Database, redb::Error> {
-        // One that has gone is not made anew.
+        // One that has gone is not made again.
         Ok(Database::builder().set_cache_size(CACHE_BYTES).open(self)?)
     }
 }

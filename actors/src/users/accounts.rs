@@ -412,7 +412,7 @@ impl Accounts<'_> {
         Ok(())
     }
 
-    /// Who has the session of this cookie. Where a person asks it counts as used, so that it goes on; what a page asks by
+    /// Who has the session of this cookie. Where a person asks it counts as used, so that it continues; what a page asks by
     /// itself must not.
     ///
     /// # Errors

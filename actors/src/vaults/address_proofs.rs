@@ -141,7 +141,7 @@ async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<Wai
         addresses,
     };
     let stated = services.signers.attest(&order, generation, PATIENCE);
-    // Nobody else would go on with the queue.
+    // Nobody else would continue with the queue.
     let stated = AssertUnwindSafe(stated).catch_unwind().await;
     let stated = stated.unwrap_or_else(|_| Err(Fault::bug("the call to the signers panicked")));
     if let Err(fault) = &stated {

@@ -1,4 +1,4 @@
-//! How a checked payload becomes a signing request of its vault, whoever asks for it: a client, or the policy of a
+//! How a checked payload becomes a signing request of its vault, no matter who asks for it: a client, or the policy of a
 //! chain.
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -1,5 +1,5 @@
 //! Whether signers and chain nodes can keep up with one request more. What they would come to too late is refused before
-//! it is accepted, or before the approval that lets it go on is: what is accepted waits on instead
+//! it is accepted, or before the approval that lets it continue is: what is accepted waits on instead
 //! (docs/decisions/0045-a-crowd-waits.md).
 
 use std::{sync::Arc, time::Duration};
@@ -30,7 +30,7 @@ const AGREED: u64 = 5;
 /// too short for, and not because signers are slow, or others have much to sign.
 const FEW: usize = 64;
 
-/// A request that is to go on now.
+/// A request that is to continue now.
 pub struct Demand<'a> {
     /// Its vault.
     pub vault: &'a Vault,
@@ -47,7 +47,7 @@ pub struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Refuses what signers would come to later than anybody should wait, or nodes when half of its time is over.
+    /// Refuses what signers would come to later than anyone should wait, or nodes when half of its time is over.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] with [`FaultCode::Busy`], which says when to try again.
@@ -56,7 +56,7 @@ impl Demand<'_> {
     }
 
     /// The same for a request that people have agreed to: as what they have done is not to be refused for what the same
-    /// token creates meanwhile, there may be a quarter more before it at the signers.
+    /// token creates in the meantime, there may be a quarter more before it at the signers.
     ///
     /// # Errors
     /// As [`Demand::check`].
@@ -131,7 +131,7 @@ impl Demand<'_> {
     }
 
     /// How long the signers need before they come to a request that comes now, after so much of its vault, where
-    /// somebody knows.
+    /// someone knows.
     fn signers_wait(&self, services: &Services, unsigned: Unsigned) -> Option<Duration> {
         let (scheme, of) = self.vault.shares(self.network.curve())?;
         let party = (self.vault.id, self.token);

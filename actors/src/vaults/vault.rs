@@ -94,7 +94,7 @@ pub enum Msg {
     Approve(Box<NewApproval>),
     /// Others decide about requests from now on.
     ChangeApprovals(Box<NewRule>, RpcReplyPort<Result<Vault, Fault>>),
-    /// Enough have: it goes on, with the places that it has had from that commit on.
+    /// Enough have: it continues, with the places that it has had from that commit on.
     Agreed(RequestId, Box<AdmissionPermit>),
     /// A request waits for people, until this time at most, in milliseconds since the Unix epoch.
     Awaits(u64),
@@ -413,7 +413,7 @@ impl VaultState {
                 },
                 Err(fault) => Err(fault),
             };
-            // The command is done before anybody hears of it.
+            // The command is done before anyone hears of it.
             let NewWallet { plan, reply } = new;
             drop(plan);
             let _ = reply.send(made);

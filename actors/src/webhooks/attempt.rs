@@ -1,4 +1,4 @@
-//! One try to send an event, and what comes of it: one commit, with what is sent after it.
+//! One try to send an event, and its outcome: one commit, with what is sent after it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ const NO_SECRET: &str =
 /// Where something is sent.
 pub(super) type Destination = (TokenId, DepositNetwork);
 
-/// What came of a try.
+/// The outcome of a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {
     /// The receiver has it.
@@ -47,7 +47,7 @@ pub enum AttemptEnd {
     Refused,
     /// Nothing was sent, and the store says so.
     NotSent,
-    /// What came of it was not written: the store is away, or has something that cannot be read.
+    /// Its outcome could not be stored: the store is away, or has something that cannot be read.
     NotWritten,
 }
 
@@ -92,7 +92,7 @@ impl Attempt {
         })
     }
 
-    /// Writes what came of it, with what is sent after it.
+    /// Writes its outcome, with what is sent after it.
     async fn write(&self, sent: &Result<(), String>, began_ms: u64) -> Result<(), Fault> {
         for _ in 0..TRIES {
             let (batch, delivery) = self.outcome(sent, began_ms).await?;
@@ -176,7 +176,7 @@ impl Attempt {
                     let due = deposit_rows::notice_due(token, network, now_ms, next);
                     batch.put(due, Precondition::Any, rows::encode(&())?);
                 }
-                // Whoever writes one now finds this one over.
+                // Anyone who writes one now finds this one over.
                 None if !is_last => {
                     let over = rows::encode(&NoticeAfterRow::Over)?;
                     batch.put(after, Precondition::Absent, over);
@@ -192,7 +192,7 @@ impl Attempt {
         Ok((batch, Some(row.delivery)))
     }
 
-    /// It is not due any more.
+    /// It is no longer due.
     async fn forget(&self) -> Result<(), Fault> {
         let (token, network) = self.destination;
         let due = deposit_rows::notice_due(token, network, self.due_ms, self.id);

@@ -1,6 +1,6 @@
 //! Sends what is due, in one process for all: the one that has the lease.
 //!
-//! A notice waits in the store until its receiver has said 200, or for three days of tries. What comes of a try is one
+//! A notice waits in the store until its receiver has said 200, or for three days of tries. The outcome of a try is one
 //! commit, with what is sent after it: so an order holds per transfer, also over crashes, and nothing is lost. A crash
 //! between the answer and the commit sends the same once more, under the same id.
 
@@ -61,10 +61,10 @@ pub enum Msg {
 enum Held {
     /// It is on its way.
     OnTheWay {
-        /// How often in a row what came of it was not written.
+        /// How often in a row its outcome could not be stored.
         failures: u32,
     },
-    /// What came of the last tries was not written: it is left alone until then, so that others have their turn.
+    /// The outcome of the last attempts could not be stored: it is left alone until then, so that others have their turn.
     Until {
         /// In milliseconds of the monotonic clock.
         at_ms: u64,
@@ -320,7 +320,7 @@ impl DeliveryState {
         Ok(())
     }
 
-    /// What is due and may be begun now, with how often in a row what came of it was not written: no more than the
+    /// What is due and may be begun now, with how often in a row its outcome could not be stored: no more than the
     /// receiver may get.
     async fn due(
         &self,
@@ -374,7 +374,7 @@ impl DeliveryState {
         Ok(due)
     }
 
-    /// How often in a row what came of an event was not written; `None` when it is not to be begun now.
+    /// How often in a row the outcome of an event could not be stored; `None` when it is not to be begun now.
     fn may_begin(&self, id: EventId) -> Option<u32> {
         match self.held.get(&id) {
             None => Some(0),
@@ -427,7 +427,7 @@ async fn waiting(services: &Services) -> Result<u64, Fault> {
     Ok(waiting)
 }
 
-/// Sends one event, and tells the actor what came of it.
+/// Sends one event, and tells the actor its outcome.
 fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
     let (destination, id) = (attempt.destination, attempt.id);
     let told = EndToBeTold {
@@ -447,7 +447,7 @@ fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
     });
 }
 
-/// Tells the actor what came of a try, once it is dropped.
+/// Tells the actor the outcome of a try, once it is dropped.
 struct EndToBeTold {
     myself: ActorRef<Msg>,
     destination: Destination,

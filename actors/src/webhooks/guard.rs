@@ -1,4 +1,4 @@
-//! Which addresses webhooks may be sent to: whoever configures one must not reach what only this machine can.
+//! Which addresses webhooks may be sent to: anyone who configures one must not reach what only this machine can.
 //!
 //! A name is looked up by [`GuardedResolver`], which refuses the whole answer when any address of it is refused: what
 //! was checked is what is connected to. Literal addresses never get to a resolver, so [`TargetRules::check_url`] looks
@@ -145,7 +145,7 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     inner.map_or(address, IpAddr::V4)
 }
 
-/// Where machines and clouds tell secrets to whoever asks, link-local or not, and what is no single machine.
+/// Where machines and clouds tell secrets to anyone who asks, link-local or not, and what is no single machine.
 fn is_never(address: IpAddr) -> bool {
     match address {
         _ if METADATA.contains(&address) => true,

@@ -7,7 +7,7 @@
 //! | `published.rs` | which public keys are shown |
 //! | `sender.rs` | one POST |
 //! | `budget.rs` | how much is sent to one receiver at a time |
-//! | `attempt.rs` | one try, and what comes of it |
+//! | `attempt.rs` | one try, and its outcome |
 //! | `deliver.rs` | what is due |
 //! | `expiry.rs` | what was told long ago |
 //! | `view.rs` | what operators see of it |

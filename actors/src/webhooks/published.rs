@@ -17,11 +17,11 @@ use crate::{
 const PAGE: usize = 100;
 /// How often who sends webhooks says with which keys, in milliseconds.
 pub(super) const REFRESH_MS: u64 = 5 * 60 * 1_000;
-/// For how long a key is shown that nothing is signed with any more, in milliseconds: receivers refuse what is older
+/// For how long a key is shown after nothing is signed with it, in milliseconds: receivers refuse what is older
 /// than five minutes.
 const SHOWN_MS: u64 = 60 * 60 * 1_000;
 
-/// Says with which keys this process signs, and forgets those that nobody signs with any more.
+/// Records with which keys this process signs, and forgets those that nobody signs with.
 ///
 /// # Errors
 /// When the store cannot be read or written.
@@ -63,7 +63,7 @@ pub async fn shown_keys(services: &Services) -> Result<Vec<[u8; 32]>, Fault> {
 const CLOCKS_APART_MS: u64 = 10 * 60 * 1_000;
 
 fn is_shown(row: &WebhookKeyRow, now_ms: u64) -> bool {
-    // Of a clock that was ahead, or of somebody who wants it shown for ever.
+    // Of a clock that was ahead, or of someone who wants it shown for ever.
     let is_possible = row.used_at_ms <= now_ms.saturating_add(CLOCKS_APART_MS);
     is_possible && now_ms.saturating_sub(row.used_at_ms) < SHOWN_MS
 }

@@ -54,7 +54,7 @@ pub enum BreakKind {
         /// The last existing one.
         last: u64,
     },
-    /// It had another hash when a head was kept: the chain was written anew.
+    /// It had another hash when a head was kept: the chain was rewritten.
     Rewritten,
     /// It is not there, nor is any other of its chain, although this entry of the service's chain tells
     /// that the chain began.

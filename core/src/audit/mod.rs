@@ -2,7 +2,7 @@
 //!
 //! Each entry names the hash of the entry before it, so that nothing can be changed, left out or
 //! put in between without a trace. There is one chain per vault, and one for what belongs to no
-//! vault. That the end of a chain was cut off, or a chain written anew, shows only against a
+//! vault. That the end of a chain was cut off, or a chain rewritten, shows only against a
 //! [`ChainHead`] that was kept elsewhere.
 //!
 //! ```text

@@ -84,7 +84,7 @@ pub enum BatchEvent {
     },
     /// A person had it tried again, and a request was made.
     Resumed(BatchRequest),
-    /// A person does not want it, or not any more.
+    /// A person does not want it, or no longer wants it.
     Rejected {
         /// Why.
         reason: String,

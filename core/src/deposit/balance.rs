@@ -20,7 +20,7 @@ pub struct Ledger {
 pub enum Comparison {
     /// The transfers explain it.
     Equal,
-    /// So much more is there, big-endian.
+    /// The balance is this much higher, big-endian.
     More([u8; 32]),
     /// So much is missing, big-endian; all that fits.
     Less([u8; 32]),

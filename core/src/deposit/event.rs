@@ -16,7 +16,7 @@ const DOMAIN: &[u8] = b"covault transfer event 1\0";
 /// What ids begin with.
 const PREFIX: &str = "evt_";
 
-/// The id of an event: of the transfer, who is told, the stage and the round, so that whoever finds out the same
+/// The id of an event: of the transfer, who is told, the stage and the round, so that anyone who finds out the same
 /// again makes the same one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EventId(pub [u8; 16]);
@@ -216,7 +216,7 @@ mod tests {
             &change(|it| it.owner.token = TokenId::from_bytes([5; 16])),
             first,
         );
-        // The block is not in it: whoever finds the transfer in another one tells the same.
+        // The block is not in it: anyone who finds the transfer in another one tells the same.
         let moved = Tell {
             block: block(8),
             ..first

@@ -71,7 +71,7 @@ pub struct TransferStep {
 pub enum Stage {
     /// So many blocks have been built on it as the chain's threshold wants.
     Confirmed,
-    /// It cannot be taken back any more.
+    /// It can no longer be taken back.
     Finalized,
     /// It was told as confirmed, and a reorganisation has taken it back.
     Reverted,

@@ -22,7 +22,7 @@ pub enum ForkSearch {
     Ancestor(BlockRef),
     /// The header of this block has to be asked for.
     Ask(BlockRef),
-    /// The fork is below a block that was final: nothing can be said any more.
+    /// The fork is below a block that was final: nothing more can be said.
     BelowFinal,
 }
 
@@ -94,7 +94,7 @@ impl HeaderRing {
             .is_some_and(|header| header.block == *block)
     }
 
-    /// Where the chain goes on below a block that is not one of them.
+    /// Where the chain continues below a block that is not one of them.
     pub fn search(&self, header: &BlockHeader) -> ForkSearch {
         let Some(number) = header.block.number.checked_sub(1) else {
             return ForkSearch::BelowFinal;

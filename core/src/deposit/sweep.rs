@@ -85,7 +85,7 @@ pub enum SweepState {
         /// How much, in the smallest unit, big-endian.
         amount: [u8; 32],
     },
-    /// Something must change first; it goes on by itself.
+    /// Something must change first; it continues by itself.
     Paused {
         /// What.
         reason: PauseReason,
@@ -110,7 +110,7 @@ pub enum PauseReason {
     GasWalletEmpty,
     /// The coin in the wallet is not enough for the fee now, and it was topped up already.
     GasTooLow,
-    /// Less is there than the transfers explain: a person has to look at it.
+    /// The balance is lower than the transfers explain: a person has to check it.
     Unexplained,
     /// A request ended without having moved anything; why.
     RequestFailed(String),
@@ -209,7 +209,7 @@ impl SweepJob {
     }
 
     /// A sweep of another coin or token of the wallet in place of this one, which waits. How long the wallet has waited
-    /// goes on: those that take turns would wait a minute each for ever, and no operator would be told. So does its
+    /// continues: those that take turns would wait a minute each for ever, and no operator would be told. So does its
     /// top-up: each of them would be topped up otherwise.
     #[must_use]
     pub fn instead(&self, asset: Option<Account>, now_ms: u64) -> Self {
@@ -224,7 +224,7 @@ impl SweepJob {
         }
     }
 
-    /// The id of its next request: the same whoever makes it.
+    /// The id of its next request: the same no matter who makes it.
     pub fn next_request(&self, chain: FollowedChain, account: Account) -> RequestId {
         let hash: [u8; 32] = Sha256::new()
             .chain_update(DOMAIN)

@@ -1,4 +1,4 @@
-//! A network as everybody but its own folder sees it: [`DynNetworkRules`] comes of [`NetworkRules`].
+//! A network as everyone but its own folder sees it: [`DynNetworkRules`] comes of [`NetworkRules`].
 //! What is the same for all networks is here: who the sender is, rawMessage, chain data that does
 //! not fit, the check of signatures.
 
@@ -25,7 +25,7 @@ pub(super) trait PartOf<Whole>: Sized {
     fn of(whole: &Whole) -> Option<&Self>;
 }
 
-/// One network, as everybody but its own folder sees it. Every [`NetworkRules`] is one.
+/// One network, as everyone but its own folder sees it. Every [`NetworkRules`] is one.
 pub trait DynNetworkRules: Sync {
     /// See [`NetworkRules::address`].
     ///

@@ -1,7 +1,7 @@
 //! The networks, and the one exhaustive registry of them.
 //!
 //! Each network has a folder: its payload kinds (`payload.rs`), and how their transactions are built,
-//! signed and read (`rules.rs`: [`NetworkRules`]). Everybody else uses [`Payload`], [`Queries`] and
+//! signed and read (`rules.rs`: [`NetworkRules`]). Everyone else uses [`Payload`], [`Queries`] and
 //! [`ChainData`], which are of any network, with [`Network::rules`].
 
 pub mod aptos;

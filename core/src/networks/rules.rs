@@ -135,7 +135,7 @@ impl fmt::Display for ChainMoment {
 pub enum Replacement {
     /// The same again, at a higher price.
     SpeedUp,
-    /// One that moves nothing to anybody else, at a higher price.
+    /// One that moves nothing to anyone else, at a higher price.
     Cancel,
 }
 
@@ -434,7 +434,7 @@ pub trait NetworkRules: Sync {
     }
 
     /// The payload of a transaction that moves nothing and uses the lowest free number of the account that sends
-    /// `payload`: what waits behind that number goes on. `None` where what waits ends by itself.
+    /// `payload`: what waits behind that number continues. `None` where what waits ends by itself.
     /// None, unless the network says otherwise.
     fn gap_filler(&self, _payload: &Self::Payload) -> Option<Self::Payload> {
         None

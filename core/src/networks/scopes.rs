@@ -50,7 +50,7 @@ impl ChainScope {
 
 impl Asset {
     /// Reads what [`Asset`] prints; addresses in any form, and a coin also by the names that it has as
-    /// a token. A token that cannot be determined is none.
+    /// a token. A token that cannot be determined counts as no token.
     ///
     /// # Errors
     /// [`Class::Invalid`] with a sentence without a field.

@@ -110,7 +110,7 @@ pub struct ProvenGeneration {
     pub proof: ReshareProof,
 }
 
-/// What comes of a reshare order that nodes were asked to carry out.
+/// The outcome of a reshare order that nodes were asked to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReshareOutcome {
     /// The new generation is on the disks of its holders.

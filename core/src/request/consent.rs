@@ -37,7 +37,7 @@ const HOLD_IS_OVER: &str =
 /// Who decides about the requests of a vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalRule {
-    /// Whether anybody has to.
+    /// Whether anyone has to.
     pub mode: ApprovalMode,
     /// Who can approve and reject. Of an automatic vault: what its signers want approved.
     pub of: Vec<Approver>,
@@ -64,7 +64,7 @@ pub enum ApprovalMode {
 /// A person who can approve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approver {
-    /// What everybody calls the person; unique in a rule.
+    /// What everyone calls the person; unique in a rule.
     pub name: String,
     /// Lines of the person's public keys. Several are one person's.
     pub keys: Vec<String>,
@@ -257,7 +257,7 @@ pub struct Consent {
     pub expires_at_ms: u64,
     /// What a signer wants that the rule did not, or why it waits though enough have approved, in words for people.
     pub wanted: Option<String>,
-    /// Until when signers hold it, in milliseconds since the Unix epoch; it goes on then. 0: they do not.
+    /// Until when signers hold it, in milliseconds since the Unix epoch; it continues then. 0: they do not.
     pub held_until_ms: u64,
 }
 
@@ -339,7 +339,7 @@ impl Consent {
         consent
     }
 
-    /// When something is to be done for a request that waits, in milliseconds since the Unix epoch: it expires, or goes on
+    /// When something is to be done for a request that waits, in milliseconds since the Unix epoch: it expires, or continues
     /// because nobody holds it any longer.
     pub fn due_ms(&self) -> u64 {
         match self.held_until_ms {
@@ -353,7 +353,7 @@ impl Consent {
         (1..=now_ms).contains(&self.held_until_ms)
     }
 
-    /// Whether enough have approved for it to go on. A signer that wants more says so itself, each time.
+    /// Whether enough have approved for it to continue. A signer that wants more says so itself, each time.
     pub(super) fn is_enough(&self, now_ms: u64) -> bool {
         self.count(now_ms) >= self.rule.needs().max(1)
     }

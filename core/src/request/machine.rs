@@ -4,7 +4,7 @@
 //! Received -> Screened -> AwaitingApproval -> Preparing -> Prepared <-> Signing -> Signed
 //!     Preparing -> AwaitingApproval              (it costs more than was approved)
 //!     Signing -> AwaitingApproval -> Prepared    (a signer wants more approvals)
-//!     Preparing, Signing -> AwaitingApproval     (signers hold what was approved for a time; then it goes on)
+//!     Preparing, Signing -> AwaitingApproval     (signers hold what was approved for a time; then it continues)
 //!     Signed -> Broadcasting -> Succeeded        (sent by us)
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
 //!     InDoubt -> Succeeded                       (a final block has its transaction)
@@ -43,7 +43,7 @@ pub enum RequestEvent {
         /// When signing is given up, in milliseconds since the Unix epoch.
         deadline_ms: u64,
     },
-    /// A person agreed, which was checked. With enough of them it goes on.
+    /// A person agreed, which was checked. With enough of them it continues.
     ApprovalGiven {
         /// Who.
         approval: Box<PersonApproval>,
@@ -62,7 +62,7 @@ pub enum RequestEvent {
         /// Which signers, and until when.
         reason: String,
     },
-    /// That time is over. With enough approvals that still hold it goes on.
+    /// That time is over. With enough approvals that still hold it continues.
     HoldEnded {
         /// When signing is given up then, in milliseconds since the Unix epoch.
         deadline_ms: u64,
@@ -74,7 +74,7 @@ pub enum RequestEvent {
         /// Who and why.
         reason: String,
     },
-    /// It cannot go on now, and will be tried again.
+    /// It cannot continue now, and will be tried again.
     Delayed {
         /// Why.
         reason: String,
@@ -659,7 +659,7 @@ fn fits(draft: &Draft, signatures: &[Signature], signed: Option<&Signed>) -> boo
         && (signed.is_some() || !draft.broadcast)
 }
 
-/// Where a request goes on that enough people have approved.
+/// Where a request continues that enough people have approved.
 fn approved(
     broadcast: bool,
     built: Option<Box<BuiltDraft>>,

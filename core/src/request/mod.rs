@@ -171,7 +171,7 @@ pub enum RequestState {
     AwaitingApproval {
         /// As in `Screened`.
         broadcast: bool,
-        /// What it was signing when a signer wanted more approvals, and will go on with: it signs nothing else.
+        /// What it was signing when a signer wanted more approvals, and will continue with: it signs nothing else.
         built: Option<Box<BuiltDraft>>,
     },
     /// Agreed; the chain is asked and the transaction built.

@@ -127,7 +127,7 @@ impl SigningRequest {
 
     /// The request as responses show it; without its payload where that can no longer be read.
     /// The call data of EVM transactions is put into words where it is one of `calls`.
-    /// `simulation` is what came of trying the transaction, empty where nothing did, and `transaction` what
+    /// `simulation` is the outcome of trying the transaction, empty where it was not tried, and `transaction` what
     /// is known of it on the chain. Those that replace it are another row's, and for the caller to add. Approvals are
     /// counted as they hold at `now_ms`, in milliseconds since the Unix epoch.
     pub fn to_wire(

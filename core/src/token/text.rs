@@ -1,6 +1,6 @@
 //! The text of a token: `cvp_` or `cvs_`, 43 characters of base62 for 256 random bits, and 6 for
 //! the CRC-32 of what is before. Scanners for leaked secrets know it by its form
-//! (`cv[ps]_[0-9A-Za-z]{49}`) and make sure by its checksum, without asking anybody.
+//! (`cv[ps]_[0-9A-Za-z]{49}`) and make sure by its checksum, without asking anyone.
 
 use secrecy::SecretString;
 use zeroize::Zeroizing;

@@ -63,7 +63,7 @@ pub enum KeyState {
     Wanted,
     /// A run was claimed; nodes may be at work on it.
     Generating(KeygenOrder),
-    /// It is there.
+    /// It exists.
     Ready(LiveKey),
     /// The nodes refused for good.
     Failed(String),
@@ -115,7 +115,7 @@ impl Vault {
         })
     }
 
-    /// The key on a curve, once it is there.
+    /// The key on a curve, once it exists.
     pub fn live(&self, curve: Curve) -> Option<&LiveKey> {
         self.keys.iter().find_map(|key| match &key.state {
             KeyState::Ready(live) if key.scheme.curve() == curve => Some(live),
@@ -132,7 +132,7 @@ impl Vault {
             .unwrap_or(Scheme::default_of(Curve::Secp256k1))
     }
 
-    /// The root key on a curve, once it is there.
+    /// The root key on a curve, once it exists.
     pub fn root(&self, curve: Curve) -> Option<&RootKey> {
         self.live(curve).map(|live| &live.root)
     }
@@ -148,7 +148,7 @@ impl Vault {
         })
     }
 
-    /// The generation of shares that signs on a curve, once the key is there.
+    /// The generation of shares that signs on a curve, once the key exists.
     pub fn generation(&self, curve: Curve) -> Option<&Generation> {
         self.live(curve).map(|live| &live.generation)
     }
@@ -172,7 +172,7 @@ impl Vault {
         }
     }
 
-    /// Whether every root key is there.
+    /// Whether every root key exists.
     pub fn ready(&self) -> bool {
         self.keys
             .iter()

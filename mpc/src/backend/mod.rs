@@ -305,7 +305,7 @@ impl PlainShare {
     }
 }
 
-/// An old holder that deals its share out anew.
+/// An old holder that deals its share out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dealer {
     /// Its index in this run.

@@ -61,7 +61,7 @@ struct EncryptedSession<T> {
     /// Ours, until the boxes are made.
     secret: Option<SecretKey>,
     keys: BTreeMap<SignerIndex, [u8; 32]>,
-    /// Empty until everybody's key is here.
+    /// Empty until everyone's key is here.
     boxes: BTreeMap<SignerIndex, ChaChaBox>,
     /// What waits for that.
     outgoing: Vec<OutgoingMessage>,
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::{backend::of, test_support::SystemEntropy};
 
-    /// Says one thing to everybody, and is done when it has heard it from all.
+    /// Says one thing to everyone, and is done when it has heard it from all.
     struct FixedMessages {
         peers: Vec<SignerIndex>,
         heard: Vec<SignerIndex>,

@@ -1,4 +1,4 @@
-//! Shamir resharing: the holders of a key's shares deal them out anew, to other holders or the same,
+//! Shamir resharing: the holders of a key's shares deal them out again, to other holders or the same,
 //! with another threshold or the same (Desmedt and Jajodia, "Redistributing secret shares to new
 //! access structures", 1997; verifiable by Feldman's commitments, as in Herzberg et al., "Proactive
 //! secret sharing", 1995). One protocol for refresh, reshare, replacement and repair, and for every
@@ -6,11 +6,11 @@
 //!
 //! Exactly old-threshold dealers each share `lambda_i * s_i`, their Lagrange part of the private key,
 //! by a fresh polynomial of the new threshold. A new share is the sum of what its holder was dealt.
-//! Four rounds: (1) the dealers' commitments; (2) hash of everybody's first message, so that a dealer
+//! Four rounds: (1) the dealers' commitments; (2) hash of everyone's first message, so that a dealer
 //! who told different parties different things is noticed before any secret leaves; (3) the dealt
 //! parts, sealed; (4) hash of the outcome.
 //!
-//! Checked: that the dealers' constant terms add up to the root key (by everybody), that each is what
+//! Checked: that the dealers' constant terms add up to the root key (by everyone), that each is what
 //! the dealer's old share gives (by anyone who holds an old share, and so knows the verifying shares),
 //! that each part is on its dealer's polynomial.
 
@@ -68,7 +68,7 @@ pub(super) struct ReshareSession<C: CurveCiphersuite> {
     /// Ours, when we deal or can check dealers by it.
     share: Option<PlainShare>,
     round_collector: RoundCollector,
-    /// Everybody's first message, ours too.
+    /// Everyone's first message, ours too.
     first: RoundMessages,
     /// What we deal, by new holder.
     parts: BTreeMap<SignerIndex, Zeroizing<[u8; 32]>>,

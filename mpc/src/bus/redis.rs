@@ -49,7 +49,7 @@ const EXPIRE: Duration = Duration::from_secs(3600);
 /// Entries an unread stream holds at most, about.
 const MAX_INBOX: usize = 8192;
 const MAX_ANNOUNCEMENTS: usize = 512;
-/// Ids of entries are milliseconds since the Unix epoch. From here on, the year 3000, one is no time: somebody wrote it, so
+/// Ids of entries are milliseconds since the Unix epoch. From here on, the year 3000, one is no time: someone wrote it, so
 /// that the stream has no id left for others.
 const NO_TIME_MS: u64 = 32_503_680_000_000;
 /// What goes into one pipeline at most.
@@ -245,7 +245,7 @@ impl Hearing {
 
 impl Drop for Hearing {
     fn drop(&mut self) {
-        // What nobody reads any more holds nothing up.
+        // What nobody reads blocks nothing.
         self.set(true);
     }
 }
@@ -495,7 +495,7 @@ impl RedisReader {
         Ok(connection)
     }
 
-    /// Removes streams that can have no more entries: they begin anew. That loses what is in them, which others send again.
+    /// Removes streams that can have no more entries: they begin again. That loses what is in them, which others send again.
     async fn remove_ended(&mut self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
         for cursor in &mut self.streams {
             if cursor.last.is_none_or(|(time_ms, _)| time_ms < NO_TIME_MS) {

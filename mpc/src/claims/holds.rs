@@ -167,7 +167,7 @@ fn person_with_room<'r>(
     Ok(None)
 }
 
-/// Whether it pays somebody to whom nothing was signed yet that the rule applied to. What it does not apply to, such as a
+/// Whether it pays someone to whom nothing was signed yet that the rule applied to. What it does not apply to, such as a
 /// little first, makes nobody known: who deceives or robs its people gets that approved as well.
 fn pays_new(
     known: &impl redb::ReadableTable<(&'static str, &'static [u8; 32]), u64>,
@@ -270,7 +270,7 @@ mod tests {
         }
         let full = Err(ClaimError::TooManyHeld);
         assert_eq!(ask(MAX_OF_PERSON, &["treasurer"], begin_ms), full);
-        // What is noted goes on, and others have room, also for what he has approved with them.
+        // What is noted continues, and others have room, also for what he has approved with them.
         assert_eq!(ask(0, &["treasurer"], begin_ms + HOUR_MS), Ok(1));
         for (number, people) in [
             (MAX_OF_PERSON + 1, &["controller"] as &[&str]),

@@ -1,4 +1,4 @@
-//! The one who writes: batches of jobs, each commit durable before anybody is told.
+//! The writer: batches of jobs, each commit durable before anyone is told.
 
 use std::sync::mpsc;
 

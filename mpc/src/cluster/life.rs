@@ -33,7 +33,7 @@ const ACTIVATION: u32 = 1;
 
 impl Cluster {
     /// Makes a new generation of shares: every party says with a signed statement that the run has
-    /// ended well, every new holder once it has stored its share. The old shares go on signing until [`Cluster::activate`]. Repeating an
+    /// ended well, every new holder once it has stored its share. The old shares keep signing until [`Cluster::activate`]. Repeating an
     /// order that has succeeded gives the same proof. All of [`ReshareOrder::parties`] must live;
     /// they are waited for until the order expires.
     ///

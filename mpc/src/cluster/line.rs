@@ -4,7 +4,7 @@
 //! signers. In a line each token has its turns, however many vaults it has, and of a token each vault, however much
 //! another one has waiting: the next is of the one that got the least while it waited ([`Turns`]). Of one vault and
 //! token, who was accepted first comes first. Who waited for a third of its time goes before all others, so that turns
-//! of others cost nobody its end: of several, whoever has been overdue for longest. Those that name a client signer may find no place where others find one: they are
+//! of others cost nobody its end: of several, the one that has been overdue longest. Those that name a client signer may find no place where others find one: they are
 //! passed by then, and counted apart. Lines have turns likewise, and do not wait for each other.
 
 use std::{
@@ -175,7 +175,7 @@ impl<T> Line<T> {
 pub(super) struct WaitingLines<T> {
     /// By their keys without a client signer.
     lines: BTreeMap<LineKey, Line<T>>,
-    /// Of lines in which somebody waits.
+    /// Of lines in which a request waits.
     turns: Turns<LineKey>,
     /// How many have come.
     arrivals: u64,
@@ -280,7 +280,7 @@ impl<T> WaitingLines<T> {
         Some(who)
     }
 
-    /// Whether somebody has to be served before who names the same client signer, or none.
+    /// Whether someone has to be served before who names the same client signer, or none.
     pub(super) fn is_behind(&self, key: &LineKey, place: LinePlace) -> bool {
         let first = self.named(key).and_then(|named| named.places.first());
         first.is_some_and(|first| *first < place)
@@ -322,7 +322,7 @@ impl<T> WaitingLines<T> {
         }
     }
 
-    /// Whether somebody waits there.
+    /// Whether a request waits there.
     pub(super) fn waits(&self, key: &LineKey) -> bool {
         let named = self.named(key);
         named.is_some_and(|named| !named.places.is_empty())
@@ -388,7 +388,7 @@ impl<T> WaitingLines<T> {
         self.waiting
     }
 
-    /// Serves whoever waits in lines that `concerns`, each when it is next. Who finds no place keeps the
+    /// Serves anyone who waits in lines that `concerns`, each when it is next. Who finds no place keeps the
     /// rest of its own line waiting, and no other. Each line is come to once, and again after it was served: what a
     /// line got moves it back, and never to where others were.
     pub(super) fn serve(

@@ -245,7 +245,7 @@ impl ClusterInner {
         }
         let opened = match self.codec.open(envelope) {
             Ok(opened) => opened,
-            // Anybody can announce anything.
+            // Anyone can announce anything.
             Err(_) if kind == EnvelopeKind::Announcement => return Ok(()),
             Err(error) => return Err(error.into()),
         };

@@ -38,7 +38,7 @@ const CLOCK_REMINDER_MS: u64 = 3_600_000;
 const DUPLICATE_MS: u64 = 10_000;
 /// Starts of one node that are compared.
 const MAX_STARTS: usize = 8;
-/// Where nobody says who is admitted, everybody is known, but not without end.
+/// Where nobody says who is admitted, everyone is known, but not without end.
 const MAX_NODES: usize = 1000;
 
 /// The vault of a request, and the client signer that it names.

@@ -18,7 +18,7 @@ const SHOWN_MS: u64 = 60_000;
 pub struct Unadmitted {
     /// Identity.
     pub id: NodeId,
-    /// The name it announced; anybody can announce any.
+    /// The name it announced; anyone can announce any.
     pub name: String,
     /// When it was last heard, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,

@@ -45,7 +45,7 @@ pub enum EnvelopeKind {
 
 impl EnvelopeKind {
     /// Whether who reads the bus must not read it: orders show what is going to be signed, and
-    /// replies hold signatures, with which anybody could broadcast the transaction.
+    /// replies hold signatures, with which anyone could broadcast the transaction.
     pub(super) fn always_sealed(self) -> bool {
         match self {
             Self::SigningOrder
@@ -62,7 +62,7 @@ impl EnvelopeKind {
             Self::Protocol | Self::Announcement => false,
             // Commitments and numbers: public.
             Self::Nonces => false,
-            // What was announced to everybody.
+            // What was announced to everyone.
             Self::Witness => false,
         }
     }

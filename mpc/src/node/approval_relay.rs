@@ -138,7 +138,7 @@ impl ApprovalRelay {
                 NodeAnswer::Approved { .. } => {}
             }
         }
-        // Whoever is quick with nothing must not hide what the others would tell.
+        // Anyone who is quick with nothing must not hide what the others would tell.
         told.more |= !silent.is_empty();
         match any {
             true => Ok(told),
@@ -150,7 +150,7 @@ impl ApprovalRelay {
     ///
     /// # Errors
     /// [`Class::WrongState`] with the orchestrator's sentence when it refuses it, [`Class::Unavailable`] when it does not
-    /// answer: the approval may be stored all the same.
+    /// answer: the approval may be stored anyway.
     pub async fn approve(
         &self,
         to: NodeId,
@@ -215,7 +215,7 @@ impl ApprovalRelay {
         Ok(asking)
     }
 
-    /// Whether somebody waits for what this one answers.
+    /// Whether a caller waits for this answer.
     pub(super) fn expects(&self, from: &NodeId, session: &SessionId) -> bool {
         let open = self.open.lock();
         let question = open.get(session);

@@ -27,7 +27,7 @@ impl StatementsFolder {
 
 impl Node {
     /// Has the file of statements say which keys the node holds shares of. Who reads it can wait; the
-    /// node goes on without.
+    /// node continues without.
     pub(super) fn state_keys(&self) {
         let folder = lock(&self.statements.0);
         let keys = self.keys.all();

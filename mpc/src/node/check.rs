@@ -95,7 +95,7 @@ impl Node {
         // Before it takes a place among the children that are kept ready.
         order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
-        // One policy judges all of it, whichever takes its place meanwhile.
+        // One policy judges all of it, whichever takes its place in the meantime.
         let current = self.check.current();
         let check = current.as_deref().unwrap_or(self.check.as_ref());
         let (root, now_ms) = (&record.key.root, self.clock.now_ms());

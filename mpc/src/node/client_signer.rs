@@ -306,7 +306,7 @@ impl Node {
         Ok(())
     }
 
-    /// The answer about a request: the one that is noted, or a new one, which is noted before anybody hears of it.
+    /// The answer about a request: the one that is noted, or a new one, which is noted before anyone hears of it.
     async fn decide(
         &self,
         request: RequestId,

@@ -206,7 +206,7 @@ mod tests {
             // One has the same new time, one has not: two clocks that were set are no majority.
             hear(&mut clocks, 1_000, &[wall_ms, NOON + 1_000]);
             assert!(sentence(clocks.check(wall_ms, 1_000, 0, 2)).contains("was moved"));
-            // Set right again, it goes on.
+            // Set right again, it continues.
             assert_eq!(clocks.check(NOON + 2_000, 2_000, 0, 2), Ok(()));
             // All have moved.
             hear(&mut clocks, 3_000, &[wall_ms + 2_000, wall_ms + 2_000]);

@@ -1,7 +1,7 @@
 //! New generations of a key's shares.
 //!
 //! A reshare has two halves. The nodes first make new shares and store them beside the old ones,
-//! which go on signing; each party says with a signed statement that the run has ended well. Then
+//! which keep signing; each party says with a signed statement that the run has ended well. Then
 //! they are shown the statements of all parties ([`activation`]), and only with these do they take
 //! the new shares into use and retire the old ones. So nothing that an orchestrator, the bus or a
 //! crash does in between loses the key.

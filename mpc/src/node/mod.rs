@@ -620,7 +620,7 @@ impl Node {
                 Ok(opened) if kind == EnvelopeKind::Announcement => {
                     node.announced(&envelope, &opened)
                 }
-                // Anybody can announce anything.
+                // Anyone can announce anything.
                 Err(_) if kind == EnvelopeKind::Announcement => {}
                 Ok(opened) if kind == EnvelopeKind::Witness => node.on_witness_msg(from, &opened),
                 Ok(opened) if kind == EnvelopeKind::Answer => {

@@ -75,7 +75,7 @@ impl Node {
                         let (from, size) = (header.from, opened.body.len());
                         // It waits once more, now in the turn of its scheme.
                         if self.admit(from, size).is_err() {
-                            // It is good: whoever sent it must not take this signer for silent.
+                            // It is good: anyone who sent it must not take this signer for silent.
                             return self
                                 .busy(header, "too many messages in its name are queued here");
                         }

@@ -327,7 +327,7 @@ impl Node {
         }
     }
 
-    /// How a session ends that must not go on: a party is banned, or its vault was frozen.
+    /// How a session ends that must not continue: a party is banned, or its vault was frozen.
     fn stopped(&self, running: &RunningSession) -> Option<RunFailure> {
         let frozen = match running.job {
             SessionJob::Sign { vault, request, .. } => {

@@ -22,7 +22,7 @@ pub(super) const HOLD_HOURS: std::ops::RangeInclusive<i64> = 1..=168;
 pub(super) struct Hold {
     /// How long after enough approvals, in hours; of [`HOLD_HOURS`].
     pub(super) hours: u64,
-    /// Only what pays somebody to whom nothing was signed yet that the rule applied to.
+    /// Only what pays someone to whom nothing was signed yet that the rule applied to.
     pub(super) only_new_recipients: bool,
 }
 

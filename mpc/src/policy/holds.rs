@@ -27,7 +27,7 @@ pub(crate) struct HoldingRule {
     pub(crate) id: [u8; 32],
     /// In hours. 0: it holds nothing.
     pub(crate) hours: u64,
-    /// Only what pays somebody new.
+    /// Only what pays someone new.
     pub(crate) only_new_recipients: bool,
     /// Who can reject it.
     pub(crate) of: String,
@@ -243,7 +243,7 @@ impl PolicyVerdict<'_> {
 }
 
 /// What claims know a rule by. One whose people, ways or amounts are changed is another rule; its hours are looked up. By
-/// what a policy file says: other words for people must not begin holds anew.
+/// what a policy file says: other words for people must not begin holds again.
 fn rule_id(rule: &ApprovalRequirement) -> [u8; 32] {
     let mut fields = vec![
         format!("needs={}", rule.needs),

@@ -42,7 +42,7 @@ type SigningKind = Option<Scheme>;
 /// Jobs of signing. The next is of the kind that used the threads least while it had something to do, so that one
 /// curve's crowd leaves the other its half, however many sessions it has in progress: start-time fair queueing, as
 /// [`covault_core::turns`], but what a job takes is known only once it is over. Until then it counts with what those
-/// of its kind take, since other threads choose meanwhile.
+/// of its kind take, since other threads choose in the meantime.
 #[derive(Default)]
 struct SigningQueues {
     kinds: BTreeMap<SigningKind, SigningQueue>,

@@ -344,7 +344,7 @@ mod tests {
             preprocess.levels().iter().map(|level| level.known).max(),
             Some(MAX_POOL_SIZE)
         );
-        // A node that began anew.
+        // A node that began again.
         preprocess.heard(&node(1), (ROOT.to_vec(), 0), 20_000, vec![20_001]);
         let levels = preprocess.levels();
         let level = levels.iter().find(|level| level.node == node(1));

@@ -57,7 +57,7 @@ impl Results {
     }
 }
 
-/// Says of the requests of a call that it has failed. Without an answer they may be done all the same.
+/// Says of the requests of a call that it has failed. Without an answer they may be done anyway.
 fn failed(uuids: &[String], done: &str, error: &anyhow::Error) {
     let error = visible(&format!("{error:#}"));
     for uuid in uuids {

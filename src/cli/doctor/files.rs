@@ -16,7 +16,7 @@ use crate::{config::Config, files};
 const SLOW_WRITE_MS: u128 = 20;
 /// So many are timed; the middle one counts.
 const WRITES: usize = 7;
-/// Below it the store or the shares may soon not be written any more, in bytes.
+/// Below it the store or the shares may soon be impossible to write, in bytes.
 const LOW_SPACE: u64 = 1 << 30;
 /// Files that a process needs beside its connections.
 const OTHER_FILES: u64 = 256;

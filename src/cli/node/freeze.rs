@@ -20,7 +20,7 @@ use crate::{config::Config, wiring::explain};
 /// thaw a node over the bus or an API.
 ///
 /// It does not freeze a share that was copied or restored to another folder, or new shares on other nodes; refreshes
-/// and backups go on.
+/// and backups continue.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.

@@ -1,4 +1,4 @@
-//! `covault node veto`: requests that a node never signs, whoever has approved them.
+//! `covault node veto`: requests that a node never signs, no matter who has approved them.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The file of a person's signed rejection (covault reject --out): the requests are vetoed only if it is of all of them,
-    /// by somebody who could reject them by this node's policy, and for the vault that was signed with them. Without it, nothing
+    /// by someone who could reject them by this node's policy, and for the vault that was signed with them. Without it, nothing
     /// is checked.
     #[arg(long, value_name = "FILE")]
     rejection: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who has signed the rejection in a file and of which vault, when that is of all these requests, by somebody who can reject
+/// Who has signed the rejection in a file and of which vault, when that is of all these requests, by someone who can reject
 /// them.
 fn rejected_by(
     policy: &Policy,

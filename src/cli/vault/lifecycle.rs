@@ -201,7 +201,7 @@ async fn run_reshare(
         tokio::time::sleep(progress::poll_interval(started)).await;
         vault = match find_again(&client, &vault.uuid).await {
             Ok(vault) => vault,
-            // It may be starting again: what is in progress goes on then.
+            // It may be starting again: what is in progress continues then.
             Err(problem) => {
                 progress.next(format!("vault {name}: {problem:#}"));
                 told.clear();

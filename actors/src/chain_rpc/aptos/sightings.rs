@@ -38,7 +38,7 @@ impl AptosNode {
         }
     }
 
-    /// Whether one that a node does not know can still come: its sender's number is free, whoever pays, and its time
+    /// Whether one that a node does not know can still come: its sender's number is free, no matter who pays, and its time
     /// is not over.
     async fn sight_missing(
         &self,

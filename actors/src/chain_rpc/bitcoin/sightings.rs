@@ -221,11 +221,11 @@ impl BitcoinNode {
         // What fewer nodes have said for long is new where more have to.
         let key = (id.clone(), agree);
         if spent.len() < agree || said.len() - spent.len() >= agree {
-            // What is spent no more by what few say is not by what more say either.
+            // What a few nodes no longer report as spent, more nodes do not report as spent either.
             spent_since.retain(|(other, voices), _| other != id || *voices < agree);
             return Ok(false);
         }
-        // Those whose request is over are not asked for any more.
+        // Those whose request has ended are no longer asked for.
         spent_since.retain(|_, since| now_ms.abs_diff(since.asked_ms) < MEMORY_MS);
         let since = spent_since.entry(key).or_insert(SpentSince {
             height: last,

@@ -25,7 +25,7 @@ use super::{
 use crate::chain_rpc::{CallError, ChainError, Client, exchange::short, jsonrpc::RpcError};
 
 /// How long a node may go through all unspent outputs, or read blocks. When it takes longer, it
-/// goes on by itself, and the next try finds what it has done.
+/// continues by itself, and the next try finds what it has done.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// The pause before a node that does so for another is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -137,7 +137,7 @@ impl AddressWatcher {
         self.wanted.lock()
     }
 
-    /// Has every node watch an address, and waits for it so long. The work goes on when nobody
+    /// Has every node watch an address, and waits for it so long. The work continues when nobody
     /// waits.
     ///
     /// # Errors

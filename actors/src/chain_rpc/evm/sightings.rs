@@ -224,7 +224,7 @@ impl EvmNode {
                 self.sight_missing(transaction, final_height, used).await
             }
             _ if !is_in_block => Ok(TransactionSighting::Waiting),
-            // It is gone from its block meanwhile.
+            // It is gone from its block in the meantime.
             Some(None) if said.iter().all(Option::is_none) => Ok(TransactionSighting::Waiting),
             // One node alone said so.
             Some(None) => self.sight_missing(transaction, final_height, used).await,

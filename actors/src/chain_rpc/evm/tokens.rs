@@ -85,7 +85,7 @@ impl EvmNode {
             }
             return Ok(());
         }
-        // One node that lies must not have a token paid that is none.
+        // A lying node must not cause a payment in something that is not a token.
         if voices(&TokenReply::Passes) >= agree {
             return Ok(());
         }

@@ -50,7 +50,7 @@ impl WaitingClass {
         self.by_place.insert(place, waiter);
     }
 
-    /// Who is next: whoever has been overdue for longest; else the first one of whose turn it is.
+    /// Who is next: the one that has been overdue longest; else the first one of the party whose turn it is.
     fn next(&self, now: Instant) -> Option<LinePlace> {
         // Not the oldest: that one may have got new time, and be overdue long after others.
         let (_, first) = self.overdue.first()?;

@@ -128,7 +128,7 @@ impl PoolNode {
                 None => {
                     let running = Self::check(Arc::clone(self), Arc::clone(check));
                     let running: Shared<RunningCheck> = running.boxed().shared();
-                    // Weak: a call that nobody waits for any more is not gone on with.
+                    // Weak: a call that nobody waits for is dropped.
                     *checking = running.downgrade();
                     running
                 }
@@ -290,7 +290,7 @@ impl PoolNode {
             }
             // What requests wait for does not wait for blocks.
             if call.is_of_blocks() && !body.has_room(chunk.len()) {
-                // Nor are calls of requests kept from the node meanwhile.
+                // Nor are calls of requests kept from the node in the meantime.
                 permit.take();
                 body.make_room(chunk.len()).await;
             }

@@ -1,7 +1,7 @@
 //! What it means that a node does not take a transaction.
 //!
 //! Only what stands here is a refusal. Everything else, what nobody has seen before too, is trouble that may pass: a
-//! request is not failed by words that somebody has forgotten to list.
+//! request is not failed by words that someone has forgotten to list.
 
 use covault_core::{
     fault::ExecuteCode,
@@ -108,7 +108,7 @@ const UNREADABLE: [&str; 8] = [
     "decoded ",
 ];
 
-/// In front of what came of trying a transaction before it is sent on.
+/// In front of the outcome of trying a transaction before it is sent on.
 const PREFLIGHT: &str = "Transaction simulation failed: ";
 
 /// What an answer other than a result means.

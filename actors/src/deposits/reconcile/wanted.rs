@@ -91,7 +91,7 @@ pub async fn want(services: &Services, chain: FollowedChain) -> Result<(), Fault
     let mut batch = Batch::new();
     batch.put(key, expect, rows::encode(&row)?);
     match services.store.commit(batch).await {
-        // They are compared just now, and again within the hour.
+        // They are being compared, and will be again within the hour.
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

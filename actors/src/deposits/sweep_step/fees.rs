@@ -187,7 +187,7 @@ impl Spending<'_> {
             let problem = "the gas wallet belongs to another vault than the deposit wallet";
             return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
         }
-        // As nodes reckon: whoever cannot pay the most that is offered is refused.
+        // As nodes reckon: anyone who cannot pay the most that is offered is refused.
         let needs = |limit: u64| {
             let own = GasCost {
                 limit,

@@ -77,7 +77,7 @@ pub(super) async fn look(
         Fate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
             return arrived(swept, stored, &[]).await;
         }
-        // Such as of a token that is no longer told. What is there now says how it goes on.
+        // Such as of a token that is no longer told. What is there now says how it continues.
         Fate::Mined => SweepEvent::RequestLost {
             reason: "its transaction was mined, and no transfer of it is known".to_owned(),
         },

@@ -91,7 +91,7 @@ pub fn summary(services: &Services, batch: &BatchPayment) -> Result<BatchPayment
     })
 }
 
-/// The same with what other rows say of it: who made it, and why it does not go on.
+/// The same with what other rows say of it: who made it, and why it does not continue.
 ///
 /// # Errors
 /// As [`summary`], and when the store cannot be read.

@@ -58,7 +58,7 @@ impl SigningState {
             return Ok(());
         }
         if matches!(request.state, RequestState::AwaitingApproval { .. }) {
-            // People take their time: meanwhile it is a row and nothing more.
+            // People take their time: in the meantime it is a row and nothing more.
             let _ = self
                 .vault
                 .cast(vault::Msg::Awaits(request.consent.due_ms()));
@@ -93,7 +93,7 @@ impl SigningState {
                 let (network, checked) = (request.network, payload.clone());
                 let account = ChainAccount::of(request, payload);
                 let public_key = request.public_key.clone();
-                // One that waited for people comes now, and not before all that came meanwhile.
+                // One that waited for people comes now, and not before all that came in the meantime.
                 let signing_ms = services.settings.signing_deadline_ms;
                 let (accepted_ms, deadline_ms) = match request.state {
                     RequestState::Preparing { deadline_ms, .. } => {
@@ -147,7 +147,7 @@ impl SigningState {
                         )));
                     };
                     // What is refused from now on is of a request that was made before its failure was known: no second
-                    // payment of what somebody heard of as failed.
+                    // payment of what someone heard of as failed.
                     let earlier = match is_replacement {
                         true => Ok(Vec::new()),
                         false => refused::still_open(&services, &client, &next).await,
@@ -281,7 +281,7 @@ impl SigningState {
                         }
                     })
                 };
-                // Calls that wait for a node wait for as long as anybody wants them.
+                // Calls that wait for a node wait for as long as anyone wants them.
                 spawn_task(myself, "asking the chain", async move {
                     let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
                     let outcome = tokio::time::timeout(left, work).await;
@@ -328,7 +328,7 @@ impl SigningState {
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let account = ChainAccount::of(request, payload);
-                // Only what did not get through at once can have been replaced meanwhile.
+                // Only what did not get through at once can have been replaced in the meantime.
                 let replaceable = broadcast_request.retried.then(|| request.clone());
                 // A transaction that waits for long may wait for one that was dropped.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
@@ -446,7 +446,7 @@ impl SigningState {
     }
 }
 
-/// What comes of a request that may not be built while, or because, the same payment was refused.
+/// The outcome of a request that may not be built while, or because, the same payment was refused.
 fn not_now(blocker: RepeatBlocker) -> Msg {
     Msg::ChainDataArrived(Err(match blocker {
         RepeatBlocker::Wait(reason) => BuildBlocker::Repeated(reason),
@@ -473,7 +473,7 @@ fn overdue_ms(signing_ms: u64, (from_ms, deadline_ms): (u64, u64), waits_on: boo
 }
 
 /// Where a request that is built stands among those that wait for signers. What people approved late was accepted then,
-/// and not when it was created: it does not go before all that came meanwhile. No new time changes it.
+/// and not when it was created: it does not go before all that came in the meantime. No new time changes it.
 fn turn(
     services: &Services,
     request: &SigningRequest,

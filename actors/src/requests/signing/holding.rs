@@ -66,7 +66,7 @@ pub(super) async fn tell_of_approvals(
 }
 
 impl SigningState {
-    /// Signers hold it or want more approvals, so that it waits; or it goes on.
+    /// Signers hold it or want more approvals, so that it waits; or it continues.
     pub(super) async fn approvals_told(
         &mut self,
         myself: &ActorRef<Msg>,

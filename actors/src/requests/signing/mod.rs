@@ -60,7 +60,7 @@ const SESSION_LOST: &str = "the session ended without signatures";
 const TOO_MUCH: &str = "no chain node answered in time: they are overloaded";
 
 pub enum Msg {
-    /// Begins, or goes on where the store says.
+    /// Begins, or continues where the store says.
     Begin(Box<SigningStart>),
     /// The chain answered, and what depends on the account's other requests was settled.
     ChainDataArrived(Result<ChainData, BuildBlocker>),
@@ -196,7 +196,7 @@ pub struct SigningState {
     is_waiting: bool,
     /// Its turn came while its task ran.
     turn_came: bool,
-    /// Why it cannot go on, as its row says.
+    /// Why it cannot continue, as its row says.
     delayed: Option<(String, Waiting)>,
     /// The reason that its audit trail has last.
     delay_in_trail: Option<String>,

@@ -44,7 +44,7 @@ impl SigningState {
         };
         let services = Arc::clone(&self.services);
         let stored = self.stored()?;
-        // With the next approval it is built anew.
+        // With the next approval it is built again.
         let request = &stored.request;
         if let Some(reason) = request.beyond_approval(&draft.unsigned, services.now_ms())? {
             return self

@@ -229,7 +229,7 @@ impl SigningState {
         Ok(())
     }
 
-    /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the
+    /// Has everyone who asks see why the request cannot continue. The trail gets a new reason once the
     /// request has waited for longer than a moment.
     pub(super) async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
         let services = Arc::clone(&self.services);
@@ -289,8 +289,8 @@ impl SigningState {
         self.note_delay(OVERLOADED_ACCOUNT.to_owned()).await
     }
 
-    /// Gives up what is built and no block can have any more: signed, it would take the time of those that can still be
-    /// mined. It is never built anew: that would be a second digest. True when it has ended.
+    /// Gives up what is built and no block can include now: signed, it would take the time of those that can still be
+    /// mined. It is never built again: that would be a second digest. True when it has ended.
     pub(super) async fn end_if_expired(&mut self) -> Result<bool, Fault> {
         let ends_ms = self.ends_ms()?;
         if ends_ms.is_none_or(|ends_ms| ends_ms > self.services.now_ms()) {

@@ -133,7 +133,7 @@ impl Entry {
         void.add(settling_ms)
     }
 
-    /// The nodes say nothing now: what they said before does not go on.
+    /// The nodes say nothing now: what they said before does not continue.
     pub fn note_silence(&mut self) {
         self.unanswered = true;
         self.void = None;
@@ -174,7 +174,7 @@ impl Entry {
                     Verdict::Missing
                 })
             }
-            // Whoever hears that it failed asks for all of it again, and so for what is on the chain.
+            // Anyone who hears that it failed asks for all of it again, and so for what is on the chain.
             TransactionSighting::Waiting
             | TransactionSighting::Mined(_)
             | TransactionSighting::Final(_)
@@ -282,7 +282,7 @@ impl Entry {
         })
     }
 
-    /// Why somebody has to look after it; `None` while it may just take its time.
+    /// Why it needs a person's attention; `None` while it may just take its time.
     fn problem(&self, now_ms: u64) -> Option<String> {
         let waited_ms = now_ms.saturating_sub(self.tracked.transaction.sent_at_ms);
         if waited_ms < self.tracked.account.network.rules().patience_ms() {
@@ -323,7 +323,7 @@ impl Entry {
         now_ms.saturating_sub(since_ms) >= most_ms && now_ms.abs_diff(self.resent_ms) >= pause_ms
     }
 
-    /// Tells the log of what somebody may have to look after.
+    /// Logs what may need a person's attention.
     pub fn tell(&mut self, row: &TransactionRow) {
         let request = self.tracked.request;
         let hash = &self.tracked.transaction.signed.tx_hash;

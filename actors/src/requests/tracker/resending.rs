@@ -108,7 +108,7 @@ impl Pump {
         services.is_lease_fresh().then_some(services)
     }
 
-    /// What came of sending a transaction again.
+    /// The outcome of sending a transaction again.
     fn was_sent(&mut self, request: RequestId, sent: Result<Option<String>, Fault>) {
         let first = self.first_pause();
         match sent {

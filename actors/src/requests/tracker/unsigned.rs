@@ -140,7 +140,7 @@ impl Pump {
         }
     }
 
-    /// A request's transaction is in a final block, whoever sent it.
+    /// A request's transaction is in a final block, no matter who sent it.
     pub(super) async fn found(&mut self, request: RequestId, found: FoundTransaction) {
         let FoundTransaction {
             signed,

@@ -166,7 +166,7 @@ impl Group {
         self.suspects = entries.collect();
     }
 
-    /// Tells everybody what was decided.
+    /// Tells everyone what was decided.
     pub(super) fn answer(mut self) {
         let outcomes = mem::take(&mut self.outcomes);
         for ((_, reply), outcome) in self.members.into_iter().zip(outcomes) {
@@ -175,7 +175,7 @@ impl Group {
         }
     }
 
-    /// Tells everybody that nothing is known of it, or that it did not happen.
+    /// Tells everyone that nothing is known of it, or that it did not happen.
     pub(super) fn fail(mut self, reason: &str) {
         let failed = Err(CommitError::Unavailable(reason.to_owned()));
         self.outcomes = vec![failed; self.len()];

@@ -175,7 +175,7 @@ impl Server {
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
             ("jit", "off"),
-            // Nor is there anything to plan anew for each question.
+            // Nor is there anything to plan again for each question.
             ("plan_cache_mode", "force_generic_plan"),
         ])
     }

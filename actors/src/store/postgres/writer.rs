@@ -140,7 +140,7 @@ impl Writer {
         self.shared.acknowledged.store(number, Ordering::SeqCst);
     }
 
-    /// Commits a group, and tells everybody in it.
+    /// Commits a group, and tells everyone in it.
     async fn commit(&mut self, group: Group) {
         self.commit_by(group, Instant::now() + self.shared.patience)
             .await;

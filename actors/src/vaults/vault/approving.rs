@@ -34,7 +34,7 @@ use crate::{
     vaults::{capacity::Demand, management},
 };
 
-/// How often an approval is stored anew while others change the request.
+/// How often an approval is stored again while others change the request.
 const MAX_CONTENDED_TRIES: u32 = 20;
 /// Rows that are read at once.
 const PAGE: usize = 64;
@@ -148,7 +148,7 @@ impl VaultState {
         Ok(self.vault.clone())
     }
 
-    /// Stores an approval, in a task beside the actor. With enough of them the request goes on.
+    /// Stores an approval, in a task beside the actor. With enough of them the request continues.
     pub(super) fn approve(&self, myself: &ActorRef<Msg>, new: NewApproval) {
         let services = Arc::clone(&self.services);
         let actor = myself.clone();
@@ -179,7 +179,7 @@ impl VaultState {
         });
     }
 
-    /// A request goes on that has waited for people.
+    /// A request continues that has waited for people.
     pub(super) async fn agreed(
         &mut self,
         myself: &ActorRef<Msg>,
@@ -247,7 +247,7 @@ fn is_unknown(fault: &Fault) -> bool {
     *fault.class() == Class::Unavailable && !matches!(fault.code(), FaultCode::Busy { .. })
 }
 
-/// Has a request looked for that may go on: it would have no actor until the vault starts again.
+/// Has a request looked for that may continue: it would have no actor until the vault starts again.
 fn look_again(services: &Arc<Services>, actor: &ActorRef<Msg>, request: RequestId) {
     let (services, actor) = (Arc::clone(services), actor.clone());
     tokio::spawn(async move {
@@ -259,7 +259,7 @@ fn look_again(services: &Arc<Services>, actor: &ActorRef<Msg>, request: RequestI
 }
 
 /// Commits an event of a request that waits for people, made of the time that it has for signing from then on. With enough
-/// approvals it goes on, and takes up what is given then.
+/// approvals it continues, and takes up what is given then.
 async fn move_on(
     services: &Services,
     id: RequestId,
@@ -295,7 +295,7 @@ async fn move_on(
         let step = step.map_err(|_| {
             Fault::new(Class::WrongState, "the approval or the request has expired")
         })?;
-        // What goes on is one of the live ones: where there is no room, or signers or nodes would come to it too late,
+        // What continues is one of the live ones: where there is no room, or signers or nodes would come to it too late,
         // the approval is refused, and can be repeated.
         let room = match step.effect {
             Some(_) => Some(room(services, &request, &step.next).await?),
@@ -342,7 +342,7 @@ async fn move_on(
     ))
 }
 
-/// What a request takes up that goes on in this state.
+/// What a request takes up that continues in this state.
 ///
 /// # Errors
 /// [`Class::Unavailable`] when there is no place for it, or it would have to wait too long for signers or nodes.

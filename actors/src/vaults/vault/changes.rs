@@ -24,7 +24,7 @@ use crate::{
     vaults::address_proofs,
 };
 
-/// How often a request is given up anew while others change what it holds.
+/// How often a request is given up again while others change what it holds.
 const MAX_CONTENDED_TRIES: u32 = 20;
 
 impl VaultState {

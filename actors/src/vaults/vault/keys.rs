@@ -30,7 +30,7 @@ pub(super) struct KeygenWork {
     /// The run that the cluster is asked for. It ends with the actor: the next one asks again.
     run: Option<(SessionId, AbortOnDrop)>,
     tries: u32,
-    /// The key was asked for anew while the run was in progress: what refuses that is older than the call.
+    /// The key was asked for again while the run was in progress: what refuses that is older than the call.
     again: bool,
 }
 
@@ -68,7 +68,7 @@ impl VaultState {
         let now = self.services.now_ms();
         let usual = self.services.settings.keygen_deadline_ms;
         let deadline = usual.saturating_mul(scheme.patience());
-        // Less than this is not enough to ask anybody anything.
+        // Less than this is not enough to ask anyone anything.
         let least = now.saturating_add(deadline / 4);
         let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
             // The run before a restart may have succeeded: repeating it gives its key.

@@ -277,7 +277,7 @@ impl VaultState {
         };
         let now = self.services.now_ms();
         let deadline = self.services.settings.keygen_deadline_ms;
-        // Less than this is not enough to ask anybody anything.
+        // Less than this is not enough to ask anyone anything.
         let least = now.saturating_add(deadline / 4);
         let planned = match &live.reshare {
             ReshareState::Idle | ReshareState::Halted { .. } => return Ok(()),

@@ -57,7 +57,7 @@ impl AdmissionPermit {
         })
     }
 
-    /// That of a request which was accepted before, by this process or an earlier one: it goes on,
+    /// That of a request which was accepted before, by this process or an earlier one: it continues,
     /// also when what others have left is too little for it.
     pub fn readmit(services: &Services, request: &SigningRequest) -> Self {
         let (limits, parties) = (&services.limits, parties(request));

@@ -56,7 +56,7 @@ impl VaultState {
     }
 
     /// Stores why a key, or its next shares, are not there yet; `None` when nothing is wrong. It is
-    /// for people: where it cannot be stored, the vault goes on.
+    /// for people: where it cannot be stored, the vault continues.
     pub(super) async fn note_problem(&mut self, scheme: Scheme, problem: Option<String>) {
         if self.problems.get(&scheme) == problem.as_ref() {
             return;

@@ -36,7 +36,7 @@ pub struct SlotRequest {
     pub reply: RpcReplyPort<Result<ChainData, BuildBlocker>>,
 }
 
-/// What came of a turn.
+/// The outcome of a turn.
 enum SlotOutcome {
     /// The facts to build on, what the transaction will use up, and the outputs of those that it replaces.
     Go(ChainData, Vec<Resource>, BTreeSet<Resource>),

@@ -11,7 +11,7 @@ pub enum AddressError {
     /// Of a test network.
     #[error("is an address of a test network: only mainnet is supported")]
     Network,
-    /// Of witness version 1, but not 32 bytes that are a point (BIP-341): everybody could spend
+    /// Of witness version 1, but not 32 bytes that are a point (BIP-341): everyone could spend
     /// what is sent there, or nobody.
     #[error("is a bc1p address without a valid taproot key: funds sent to it are lost")]
     NoKey,

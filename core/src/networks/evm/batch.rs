@@ -53,7 +53,7 @@ pub enum BatchPart {
     Allowance {
         /// The contract of the token.
         token: Address,
-        /// 0: nothing any more.
+        /// 0: nothing.
         amount: U256,
     },
 }

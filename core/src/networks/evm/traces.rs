@@ -37,7 +37,7 @@ impl Moves<'_> {
             asset: None,
             amount,
         };
-        // It has its number all the same.
+        // It has its number anyway.
         if candidate.moves_something() {
             self.found.push(candidate);
         }
@@ -92,7 +92,7 @@ impl EvmBlock {
             if hash_in(trace, "blockHash") != Some(self.header.block.hash) {
                 return Err(BlockError("a trace belongs to another block"));
             }
-            // The reward of whoever made the block.
+            // The reward of the block's producer.
             let Some(tx) = hash_in(trace, "transactionHash") else {
                 continue;
             };
@@ -171,7 +171,7 @@ fn walk(root: &Value, moves: &mut Moves<'_>) -> Result<(), BlockError> {
             continue;
         }
         let kind = call.get("type").and_then(Value::as_str);
-        // Others run code of somebody else for the caller, and move nothing.
+        // Others run code of someone else for the caller, and move nothing.
         if matches!(
             kind.ok_or(UNREADABLE)?,
             "CALL" | "CREATE" | "CREATE2" | "SELFDESTRUCT"

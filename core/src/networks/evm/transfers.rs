@@ -190,7 +190,7 @@ impl EvmBlock {
                 asset: Some(moved.asset),
                 amount: moved.amount,
             });
-            // Some nodes count the logs of one transaction of a block anew: a number has to fit its receipt alone.
+            // Some nodes count the logs of one transaction of a block again: a number has to fit its receipt alone.
             if found.insert((number, tx), candidate).is_some() {
                 return Err(BlockError("two logs of a transaction have the same number"));
             }

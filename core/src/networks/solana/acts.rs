@@ -299,7 +299,7 @@ impl ReadInstruction<'_> {
     }
 }
 
-/// Whether everybody's transactions call the program, so that a list that names it would allow
+/// Whether everyone's transactions call the program, so that a list that names it would allow
 /// everything.
 fn is_system(program: &Pubkey) -> bool {
     [SYSTEM, TOKEN, TOKEN_2022, ASSOCIATED_TOKEN].contains(program)

@@ -59,7 +59,7 @@ impl DurableNonce {
     }
 
     /// Whether this is what stands in the account, under whatever authority: it may be changed back to one that has
-    /// signed. What does not stand there any more never does again.
+    /// signed. What is no longer there never returns.
     pub fn stands_in(&self, account: &AccountInfo) -> bool {
         self.authority(account).is_some()
     }

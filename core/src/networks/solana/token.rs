@@ -23,7 +23,7 @@ pub const TOKEN: Pubkey = spl_token_interface::ID;
 pub const TOKEN_2022: Pubkey =
     Pubkey::from_str_const("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb");
 
-/// The one account for a token that everybody can derive from its owner: where tokens are sent.
+/// The one account for a token that everyone can derive from its owner: where tokens are sent.
 pub fn associated_account(owner: &Pubkey, mint: &Pubkey, program: &Pubkey) -> Pubkey {
     get_associated_token_address_with_program_id(owner, mint, program)
 }

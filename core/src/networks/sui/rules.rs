@@ -387,7 +387,7 @@ fn free_validity(chain_data: &ChainData, taken: &BTreeSet<Resource>) -> Result<S
             let first = numbered(epoch, 0)?;
             let free = match u32::try_from(free - first) {
                 Ok(nonce) => nonce,
-                // Up to the last one all are taken: begin anew.
+                // Up to the last one all are taken: begin again.
                 Err(_) => u32::try_from(lowest_free(first, taken)? - first)
                     .map_err(|_| Fault::bug("nonces are used up"))?,
             };

@@ -100,7 +100,7 @@ pub(super) fn write(root: &DynCell) -> Vec<u8> {
     bytes
 }
 
-/// A text that goes on in the next cell when one is full ("snake", TEP-64), behind what is in
+/// A text that continues in the next cell when one is full ("snake", TEP-64), behind what is in
 /// `start` already.
 pub(super) fn snake_cell(mut start: CellBuilder, text: &[u8]) -> Result<Cell, Error> {
     const BYTES: usize = 127;

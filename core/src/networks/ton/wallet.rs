@@ -405,6 +405,6 @@ pub(super) struct SignedOrder {
     pub body: HashBytes,
     /// The external message.
     pub message: Cell,
-    /// Its hash without what anybody can change on the way (TEP-467).
+    /// Its hash without what anyone can change on the way (TEP-467).
     pub normal: HashBytes,
 }

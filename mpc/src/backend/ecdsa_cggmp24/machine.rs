@@ -92,7 +92,7 @@ impl<T> ThreadChannel<T> {
         }
     }
 
-    /// Waits for everybody's message of the last round, whose content must be `expected`.
+    /// Waits for everyone's message of the last round, whose content must be `expected`.
     pub(super) fn confirm(&mut self, round: u16, expected: &[u8]) -> Result<(), Abort> {
         for _ in 0..self.peers.len() {
             if self.next(round)?.body.as_slice() != expected {
@@ -117,7 +117,7 @@ pub(super) struct WireFormat<M> {
     pub last: u16,
     /// Bytes of a message, at most.
     pub max_bytes: fn(u16) -> usize,
-    /// Where the messages of the last round go when not to everybody: the party that gives
+    /// Where the messages of the last round go when not to everyone: the party that gives
     /// the outcome. Who is not that party is done when it has sent its own.
     pub collector: Option<SignerIndex>,
 }

@@ -4,7 +4,7 @@
 //! is some 300 times as slow: for keys that are rarely used.
 //!
 //! Key generation, ten rounds: (1) commitments; (2) their echo; (3) openings; (4) fragments of the
-//! share, to each party its own; (5) proofs; then the Paillier keys and parameters of everybody:
+//! share, to each party its own; (5) proofs; then the Paillier keys and parameters of everyone:
 //! (6) commitments; (7) their echo; (8) openings and proofs; (9) proofs; (10) hash of the outcome.
 //! Each node needs safe primes for it that were made ahead ([`crate::primes`]).
 //!

@@ -2,7 +2,7 @@
 //!
 //! Each signer proves that what it encrypts in round 1 is small: that of its nonce share (psi 0) and
 //! that of its mask (psi 1). Without these proofs one dishonest signer learns the others' shares
-//! from how the products turn out. cggmp24 0.7.0-alpha.3 does not hold anybody to them: its closure
+//! from how the products turn out. cggmp24 0.7.0-alpha.3 does not hold anyone to them: its closure
 //! (`signing.rs`, "Verify psi0, psi1 proofs") leaves with `.err()?` when the first proof is *right*,
 //! so a signer is blamed only when both are wrong. So each is verified here, by the same function
 //! of paillier-zk, before round 2 is fed to the protocol.

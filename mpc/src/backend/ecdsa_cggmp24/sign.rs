@@ -95,7 +95,7 @@ impl Signer for Cggmp24Signer {
         let child = self.root.child(&setup.path)?;
         let verifier = VerifyingKey::from_sec1_bytes(&child.public_key).map_err(Fault::bug)?;
         let collector = setup.signers.first().copied();
-        // The same order for everybody, no matter who collects.
+        // The same order for everyone, no matter who collects.
         let mut order = setup.signers.clone();
         order.sort_unstable();
         let peers = order

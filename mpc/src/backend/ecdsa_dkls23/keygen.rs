@@ -53,7 +53,7 @@ pub(super) struct DklsKeygen {
     /// Our own fragment of our polynomial.
     fragment: Option<Zeroizing<[u8; 32]>>,
     commitments: BTreeMap<SignerIndex, HashOutput>,
-    /// Ours, until everybody's commitment has arrived.
+    /// Ours, until everyone's commitment has arrived.
     proof: Option<ProofCommitment<Secp256k1>>,
     proofs: BTreeMap<SignerIndex, ProofCommitment<Secp256k1>>,
     derivation: BTreeMap<PartyIndex, BroadcastDerivationPhase2to4>,
@@ -133,7 +133,7 @@ impl DklsKeygen {
         }
         self.commitments.insert(me, proof.commitment);
         self.derivation.insert(party_index(me)?, derivation);
-        // The proof stays here until everybody's commitment has arrived.
+        // The proof stays here until everyone's commitment has arrived.
         self.proof = Some(proof);
         Ok(StepOutput::send(send))
     }

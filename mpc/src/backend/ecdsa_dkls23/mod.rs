@@ -2,7 +2,7 @@
 //! dkls23 crate. That crate is not audited.
 //!
 //! Key generation, four rounds, every message sealed: (1) polynomial fragments; (2) commitments;
-//! (3) proofs and openings, after everybody's commitments; (4) hash of everything that should
+//! (3) proofs and openings, after everyone's commitments; (4) hash of everything that should
 //! be the same for all, and of the outcome.
 //!
 //! A new generation of shares, eight rounds: the four of [`super::reshare`], which give each new

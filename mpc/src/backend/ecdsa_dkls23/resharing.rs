@@ -153,7 +153,7 @@ struct DklsRefresh {
     package: PublicKeyPackage<Secp256k1>,
     /// Our own fragment of our polynomial, then what corrects our share.
     own: Zeroizing<[u8; 32]>,
-    /// Ours, until everybody's commitment has arrived.
+    /// Ours, until everyone's commitment has arrived.
     proof: Option<ProofCommitment<Secp256k1>>,
     commitments: BTreeMap<SignerIndex, HashOutput>,
     zero: Vec<TransmitInitZeroSharePhase2to4>,
@@ -287,7 +287,7 @@ impl DklsRefresh {
             });
         }
         self.commitments.insert(self.me, proof.commitment);
-        // The proof stays here until everybody's commitment has arrived.
+        // The proof stays here until everyone's commitment has arrived.
         self.proof = Some(proof);
         Ok(send)
     }
@@ -408,7 +408,7 @@ impl DklsRefresh {
         Ok(self.round_collector.to_all(ROUNDS + 4, true, &outcome))
     }
 
-    /// What everybody says of the outcome must be the same.
+    /// What everyone says of the outcome must be the same.
     fn eighth(&mut self, bodies: &RoundMessages) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let (share, outcome) = self
             .outcome

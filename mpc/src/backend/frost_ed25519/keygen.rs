@@ -39,7 +39,7 @@ pub(super) struct FrostKeygen {
     setup: KeygenSetup,
     round_collector: RoundCollector,
     state: KeygenState,
-    /// Everybody's first message, ours too.
+    /// Everyone's first message, ours too.
     own: BTreeMap<SignerIndex, Zeroizing<Vec<u8>>>,
 }
 

@@ -2,7 +2,7 @@
 //! eprint 2020/852), by the frost-ed25519 crate.
 //!
 //! Key generation, four rounds: (1) package and commitment to a part of the chain code; (2) hash
-//! of everybody's first message, so that a sender who told different peers different things is
+//! of everyone's first message, so that a sender who told different peers different things is
 //! noticed before any secret leaves; (3) secret package, sealed, and the part of the chain code;
 //! (4) hash of the outcome.
 //!

@@ -234,7 +234,7 @@ crate::secrets::secret!(FrostSignState);
 /// To the collector.
 #[derive(Serialize, Deserialize)]
 struct SignRound2 {
-    /// Hash of everybody's commitments, as the sender saw them.
+    /// Hash of everyone's commitments, as the sender saw them.
     view: [u8; 32],
     share: Vec<u8>,
 }
@@ -265,7 +265,7 @@ impl FrostSigning {
         self.contribute(nonces, &own, &theirs)
     }
 
-    /// Uses the nonces, which the caller then drops: a share for everybody's commitments.
+    /// Uses the nonces, which the caller then drops: a share for everyone's commitments.
     fn contribute(
         &mut self,
         nonces: &SigningNonces,

@@ -41,7 +41,7 @@ const GROUPS: usize = 1_000;
 const FORGOTTEN: Duration = Duration::from_secs(600);
 /// Of the time in which what is accepted has to be signed, one part of so many is for tokens that have nothing waiting.
 const RESERVED: usize = 16;
-/// How often it is looked, while somebody waits, whether attempts have become late, so that others may have places.
+/// How often it is looked, while someone waits, whether attempts have become late, so that others may have places.
 const LATE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a request wants.
@@ -441,7 +441,7 @@ impl NodeRegistry {
         }
     }
 
-    /// Serves those that wait when attempts of others become late, for as long as somebody waits: nothing else tells
+    /// Serves those that wait when attempts of others become late, for as long as someone waits: nothing else tells
     /// that there are places.
     fn watch_late(self: &Arc<Self>, runtime: &Handle, mut looked_at: Instant) {
         let mut watch = LateWatch(Arc::downgrade(self));

@@ -1,4 +1,4 @@
-//! Asking a client signer before anybody signs.
+//! Asking a client signer before anyone signs.
 
 use std::time::Duration;
 

@@ -160,7 +160,7 @@ impl ClusterInner {
                     self.failed(signing_set, &[node], failures);
                     return Some(AttemptOutcome::Failed);
                 }
-                // Nobody's fault: the nodes commit anew.
+                // Nobody's fault: the nodes commit again.
                 run.preprocess = false;
                 Some(AttemptOutcome::NoNonces)
             }

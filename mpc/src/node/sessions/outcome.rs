@@ -143,7 +143,7 @@ impl Node {
         });
     }
 
-    /// A ban is on disk before anybody hears of the failure: the next attempt may come at once.
+    /// A ban is on disk before anyone hears of the failure: the next attempt may come at once.
     fn ban_then_reply(
         self: &Arc<Self>,
         (session, attempt): AttemptId,

@@ -24,7 +24,7 @@ use crate::{
 const REPEATED_MS: u64 = 60_000;
 /// Limits of what others can make us keep before an order has come.
 const MAX_EARLY_BYTES: usize = 64 << 20;
-/// Of those that share no key with us: everybody before the first key, and strangers.
+/// Of those that share no key with us: everyone before the first key, and strangers.
 const MAX_NON_HOLDER_BYTES: usize = 16 << 20;
 /// Of one sender, no matter who it is: bytes, and sessions that it was the first to speak in.
 const MAX_EARLY_EACH: usize = 16 << 20;

@@ -1,5 +1,5 @@
 //! Telling nodes that a new generation of shares is there: those that hold it, those that have left,
-//! and those that a run without success may have left shares with. It goes on until all have
+//! and those that a run without success may have left shares with. It continues until all have
 //! confirmed, in the background; who is away is told when it is seen again.
 
 use std::{sync::Arc, time::Duration};
