@@ -491,6 +491,14 @@ impl PrometheusText {
             },
         );
         family(
+            "covault_node_duplicate",
+            "Whether two processes have the node's identity",
+            &|node| {
+                let twice = node.halted.contains(&NodeHalt::DuplicateIdentity);
+                node.last_seen_ms.map(|_| u8::from(twice).to_string())
+            },
+        );
+        family(
             "covault_node_keys",
             "Keys that the node says it holds a share of",
             &|node| node.last_seen_ms.map(|_| node.keys.to_string()),

@@ -13,6 +13,8 @@ use crate::config::{Config, StoreKind};
 
 /// So long may each of the questions to others take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And all questions to one of them.
+const PATIENCE_WITH_ALL: Duration = Duration::from_secs(12);
 
 /// Look for what would keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
 ///
@@ -87,15 +89,21 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Role::Signer => Config::load_for_signer(args.config.as_deref())?,
     };
     let mut checks = files::checks(&config, args.role);
+    let postgres = async {
+        if args.role == Role::Serve && config.store.kind == StoreKind::Postgres {
+            vec![neighbours::postgres(&config).await]
+        } else {
+            Vec::new()
+        }
+    };
     // Together they take as long as the slowest.
-    let (bus, chains) = tokio::join!(
-        neighbours::bus(&config.bus),
-        neighbours::chains(&config, args.role)
+    let (bus, chains, postgres) = tokio::join!(
+        in_time("bus", neighbours::bus(&config.bus)),
+        in_time("chain nodes", neighbours::chains(&config, args.role)),
+        in_time("PostgreSQL", postgres)
     );
-    checks.extend(bus);
-    checks.extend(chains);
-    if args.role == Role::Serve && config.store.kind == StoreKind::Postgres {
-        checks.push(neighbours::postgres(&config).await);
+    for found in [bus, chains, postgres] {
+        checks.extend(found);
     }
     if args.json {
         print_line(serde_json::to_string_pretty(&checks)?);
@@ -139,6 +147,20 @@ fn finding(checks: &[Check]) -> Option<Finding> {
     }
 }
 
+/// The checks of a neighbour, or that it took too long to answer all questions.
+async fn in_time(what: &str, checks: impl Future<Output = Vec<Check>>) -> Vec<Check> {
+    timeout(PATIENCE_WITH_ALL, checks)
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = PATIENCE_WITH_ALL.as_secs();
+            vec![Check::fail(
+                what,
+                format!("not all questions were answered in {seconds} s"),
+                "see whether it is overloaded, and the network between",
+            )]
+        })
+}
+
 /// What a question comes to that has a limit of time.
 async fn within<T>(question: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = timeout(PATIENCE, question).await;
@@ -165,5 +187,19 @@ mod tests {
         assert_eq!(code(&checks[..1]), 0);
         assert_eq!(code(&checks[..2]), 5);
         assert_eq!(code(&checks), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn neighbour__should_be_waited_for_no_longer_than_all_may_take() {
+        let started = tokio::time::Instant::now();
+        let found = in_time("bus", std::future::pending()).await;
+        assert!(started.elapsed() < Duration::from_secs(15));
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].state, found[0].what.as_str()),
+            (State::Fail, "bus")
+        );
+        let fine = vec![Check::ok("bus", "it answers")];
+        assert_eq!(in_time("bus", async { fine }).await.len(), 1);
     }
 }

@@ -96,13 +96,14 @@ fn nodes__should_be_written_as_prometheus_reads_them() {
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .collect();
-    assert_eq!(samples.len(), 2 + 5, "{}", text.0);
+    assert_eq!(samples.len(), 2 + 6, "{}", text.0);
     let labels = r#"name="vi\"enna\\"} "#;
     for (name, value) in [
         ("covault_node_up", "1"),
         ("covault_node_last_seen_seconds", "12"),
         ("covault_node_clock_skew_seconds", "-1.5"),
         ("covault_node_halted", "1"),
+        ("covault_node_duplicate", "0"),
         ("covault_node_keys", "2"),
         ("covault_node_bans", "0"),
     ] {
