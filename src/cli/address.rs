@@ -55,7 +55,7 @@ pub struct VerifyAddressArgs {
         conflicts_with = "pins"
     )]
     vault: Option<String>,
-    /// The reference that the address was asked for; without it: none.
+    /// The reference that the address was requested with. Default: none.
     #[arg(long = "ref", value_name = "TEXT")]
     reference: Option<String>,
     /// The network that it was asked for, e.g. NETWORK_TYPE_EVM. Without it: any.

@@ -37,7 +37,7 @@ pub enum Command {
     Create(CreateBackupArgs),
     Verify(VerifyBackupArgs),
     Restore(RestoreBackupArgs),
-    /// Admit clients again after a restore, once you have dealt with what they were told since the backup.
+    /// Admit clients again after a restore, once you have resolved everything that they were told since the backup.
     Resume {
         #[command(flatten)]
         target: ConnectionArgs,

@@ -44,8 +44,8 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Approve a batch payment: its signing requests are made. Each of them then needs what its vault and the policies of
-    /// the signers want.
+    /// Approve a batch payment: this makes its signing requests. Each of them still needs the approvals that its
+    /// vault and the policies of the signers require.
     Approve {
         /// The UUID of the batch payment.
         uuid: String,
@@ -76,7 +76,7 @@ pub enum Command {
     Reject {
         /// The UUID of the batch payment.
         uuid: String,
-        /// Why; anyone who reads the batch sees it.
+        /// The reason; everyone who can read the batch sees it.
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         /// Print JSON.

@@ -17,7 +17,7 @@ pub enum Command {
     /// List the chains that have nodes, and ask each node: whether it answers, for this chain, and where it is. At most
     /// five seconds.
     ///
-    /// Exit code 0: all answer; 5: of each chain one does; 6: of some chain none does.
+    /// Exit code 0: all nodes answer; 5: at least one node of each chain answers; 6: no node of some chain answers.
     List {
         /// The orchestrator's configuration file. Without it: the defaults, and COVAULT_ variables.
         #[arg(long, value_name = "FILE")]

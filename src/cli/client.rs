@@ -82,8 +82,8 @@ pub struct PlatformArgs {
     /// The service's URL, e.g. http://127.0.0.1:8080
     #[arg(long, value_name = "URL", value_parser = service_url)]
     url: String,
-    /// The file that holds a token of the platform API (covault token create). It brings the signature and counts for
-    /// nothing else.
+    /// The file that holds a token of the platform API (covault token create). It only delivers the signature, and
+    /// counts for nothing else.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
 }

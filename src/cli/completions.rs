@@ -21,7 +21,7 @@ pub struct CompletionsArgs {
 /// Write a manual page for each command into a folder.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// The folder. It is made where it is missing.
+    /// The folder. It is created if it is missing.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

@@ -8,9 +8,9 @@ use super::{client::ConnectionArgs, print_line};
 /// Deposits.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Look through final blocks of a chain again, for addresses and tokens that were not known then.
+    /// Search final blocks of a chain again, for addresses and tokens that were unknown at the time.
     ///
-    /// It continues in the background, when no newer block is to be followed. What was told is not told again.
+    /// It runs in the background while no newer block waits. Nothing is announced twice.
     Rescan {
         /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]
@@ -27,9 +27,10 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Compare what all deposit wallets have on a chain with what is known of their transfers, now and not in an hour.
+    /// Compare the balances of all deposit wallets on a chain with their known transfers now, instead of within the
+    /// hour.
     ///
-    /// What is more is told as a deposit. What is less is in the log, and in covault_deposits_unexplained.
+    /// A surplus is announced as a deposit. A deficit is in the log, and in covault_deposits_unexplained.
     Reconcile {
         /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]
@@ -37,10 +38,10 @@ pub enum Command {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Follow a chain again from a block on, after its nodes have gone to another chain of blocks below one that was final.
+    /// Follow a chain again from a block on, after its nodes have replaced blocks that were final.
     ///
-    /// Find out first which of the two is right. Transfers that were not final are told as reverted, and those of the new
-    /// blocks as any others. What was told as final stays so: look at it yourself.
+    /// Find out first which fork is right. Transfers that were not final are announced as reverted, and those of the
+    /// new blocks as usual. What was announced as final stays final: check it yourself.
     Restart {
         /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]

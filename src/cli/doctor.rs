@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// And all questions to one of them.
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(12);
 
-/// Look for what would keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
+/// Check what could keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
 ///
 /// Reads the configuration, and writes nothing but a file of 4 KiB in the data folder, which it deletes. May run beside
 /// the process. Exit code 0: nothing found; 5: something to fix soon; 6: something that keeps it from working.

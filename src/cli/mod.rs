@@ -103,7 +103,7 @@ enum Command {
     /// Deposits: look through blocks again (calls a running orchestrator).
     #[command(subcommand)]
     Deposits(deposits::Command),
-    /// Webhooks: what they are told of deposits, and the outcome (calls a running orchestrator).
+    /// Webhooks: events about deposits, and their delivery (calls a running orchestrator).
     #[command(subcommand)]
     Webhook(webhook::Command),
     /// The audit log: verify it, export it.

@@ -81,8 +81,8 @@ pub struct CheckPolicyArgs {
     vault: Option<VaultId>,
     #[arg(long, value_name = "NAME", value_parser = network, help = network_help())]
     network: Option<Network>,
-    /// The most that the transaction can cost in fees, in the smallest unit of the coin. Without it:
-    /// what the payload itself fixes; where it does not, the least that there can be.
+    /// The most that the transaction can cost in fees, in the smallest unit of the coin. Default: what the payload
+    /// fixes, otherwise the lowest fee that is possible.
     #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     fee: Option<U256>,
     /// A wallet of the same vault, for own_wallets. May be repeated. A signer derives them itself.

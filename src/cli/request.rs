@@ -86,7 +86,8 @@ pub enum Command {
         #[command(flatten)]
         service: PlatformConnectionArgs,
     },
-    /// List what makes no progress: waiting requests and unmined transactions, the oldest first, with the reason.
+    /// List requests and transactions that make no progress: waiting requests and unmined transactions, the oldest
+    /// first, with the reason.
     /// docs/stuck-transactions.md says what to do.
     Stuck {
         /// Print JSON.

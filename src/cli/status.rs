@@ -13,7 +13,7 @@ const MOST_VAULTS: usize = 10_000;
 /// So many names are printed of each kind.
 const MOST_NAMES: usize = 8;
 
-/// Print whether the service signs, and what is in the way: nodes, vaults, requests (calls a running orchestrator).
+/// Print whether the service can sign, and what prevents it: nodes, vaults, requests (calls a running orchestrator).
 ///
 /// Exit code 0: all is well; 5: it signs, but something needs attention; 6: it cannot sign for some vault, or not at all;
 /// 1: it does not answer.

@@ -114,7 +114,7 @@ pub enum AssetCommand {
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
-    /// Remove a token: its transfers are no longer told. Those of the coin always are.
+    /// Remove a token: its transfers are no longer announced. Those of the coin always are.
     Remove {
         #[command(flatten)]
         asset: AssetArgs,

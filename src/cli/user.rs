@@ -56,9 +56,9 @@ pub enum Command {
 
 /// Create a user of the console, and print a link, once, on standard output.
 ///
-/// Who opens the link first enrols a passkey with it, within 15 minutes: give it to the person by a way that nobody
-/// else reads. It enrols who signs in to the console. To approve, the passkey's line has to be in the vault's rule and in
-/// the policies of the signers, too; the page shows it (docs/console.md).
+/// The first person who opens the link enrols a passkey, within 15 minutes: give the link to the user by a way that
+/// nobody else reads. The passkey signs in to the console. To approve, the passkey's line has to be in the vault's
+/// rule and in the policies of the signers, too; the page shows it (docs/console.md).
 #[derive(Debug, clap::Args)]
 pub struct CreateUserArgs {
     /// The name, as rules of approval have it: letters, digits, dots, underscores, hyphens.

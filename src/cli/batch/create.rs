@@ -46,7 +46,7 @@ pub struct CreateArgs {
     /// Make it although a recipient is paid more than once.
     #[arg(long)]
     duplicates: bool,
-    /// Say what it would pay, and make nothing.
+    /// Only print what it would pay.
     #[arg(long)]
     dry_run: bool,
     /// Print the answer as JSON.
