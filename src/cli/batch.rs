@@ -282,7 +282,7 @@ fn shown(batch: &BatchPaymentSummary, rows: &[BatchPaymentRow]) -> String {
     }
     if !batch.made_by.is_empty() {
         let revoked = match batch.maker_revoked {
-            true => ", which was REVOKED since: look whether it is still wanted",
+            true => ", which was REVOKED since: check whether it is still wanted",
             false => "",
         };
         lines.push(format!("made by {}{revoked}", visible(&batch.made_by)));

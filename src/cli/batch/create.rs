@@ -113,7 +113,7 @@ fn read(
     let again = sheet.rows.iter().find_map(|row| Some((row, row.again?)));
     if let (Some((row, first)), false) = (again, duplicates) {
         anyhow::bail!(
-            "row {} pays {} once more, as row {first} does: repeat the command with --duplicates if that is meant",
+            "row {} pays {} once more, as row {first} does: repeat the command with --duplicates if that is intended",
             row.number,
             row.recipient
         );

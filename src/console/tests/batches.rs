@@ -403,7 +403,7 @@ async fn client__should_not_pass_its_own_call_off_as_a_batch_payment() {
             .get(&format!("/requests/{}", made.uuid), &person.cookie)
             .await;
         assert!(shown.text.contains(expected), "{expected}: {}", shown.text);
-        assert!(shown.text.contains("Notes of who asked"), "{}", shown.text);
+        assert!(shown.text.contains("Notes of the requester"), "{}", shown.text);
         assert!(!shown.text.contains("href=\"/batches/"), "{}", shown.text);
     }
 }
@@ -744,7 +744,7 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
     };
     assert!(page("").contains("Notes of this service"));
     let speed_up = page("0190aaaa-0000-7000-8000-000000000002");
-    assert!(speed_up.contains("Notes of who asked"), "{speed_up}");
+    assert!(speed_up.contains("Notes of the requester"), "{speed_up}");
     assert!(!speed_up.contains("Notes of this service"), "{speed_up}");
 }
 
