@@ -1,4 +1,5 @@
-//! What a process reads, looked at before it makes its first file: a start that fails leaves nothing half made.
+//! Checks of everything that a process reads, before it makes its first file: a start that fails leaves
+//! nothing half made.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! What a process does so that its secrets stay in it: no core dumps, no debugger of the same user,
-//! nothing in swap, and for a signer node no files but its own.
+//! Keeps a process's secrets inside it: no core dumps, no debugger of the same user, nothing in swap, and for
+//! a signer node no files but its own.
 //!
 //! Landlock and the rest of what holds for one thread and those that it starts are set before there
 //! are others.

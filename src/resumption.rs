@@ -1,5 +1,5 @@
-//! Notices that the machine did not simply run on: it was suspended, or it was resumed from a snapshot of a running
-//! machine, memory included.
+//! Notices that the machine did not simply keep running: it was suspended, or resumed from a snapshot of a
+//! running machine, memory included.
 
 use std::{fs, os::fd::OwnedFd, sync::OnceLock, time::Duration};
 

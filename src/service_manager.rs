@@ -1,5 +1,5 @@
-//! What the service manager is told (systemd's `Type=notify` and `WatchdogSec=`): that the process works, still works,
-//! and stops. Where none has asked for it, nothing is told.
+//! Notifies the service manager (systemd's `Type=notify` and `WatchdogSec=`) that the process is ready, is
+//! alive, and stops. Does nothing if no service manager asks for it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,5 +1,5 @@
-//! How many sockets this process may have open, and whose they are: where clients or chain nodes have taken
-//! the last one, nobody else can be answered.
+//! How many sockets this process may open, and for whom: if clients or chain nodes take the last one, nobody
+//! else can be answered.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

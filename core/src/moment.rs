@@ -1,4 +1,4 @@
-//! Moments in words for people.
+//! Times as text for people.
 
 /// A moment, in milliseconds since the Unix epoch, as people read it, e.g. `2026-11-26 14:05 UTC`, up to the next whole minute. Days are counted as in Howard
 /// Hinnant's "chrono-Compatible Low-Level Date Algorithms" (`civil_from_days`).

@@ -1,4 +1,4 @@
-//! How much gets done for those that wait for it, and so how long the next one waits. Pure.
+//! How fast waiting work gets done, and so how long the next item waits. Pure.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Evidence that a node has signed two messages for one place of a conversation: both envelopes, without
-//! their bodies. A signature is over the header and a hash of the body, so that anyone can check it.
+//! Evidence that a node has signed two messages for the same slot of a conversation: both envelopes, without
+//! their bodies. A signature covers the header and a hash of the body, so that anyone can check it.
 
 use covault_core::order::NodeId;
 use serde::{Deserialize, Serialize};

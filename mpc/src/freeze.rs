@@ -1,4 +1,4 @@
-//! What a node's operator has frozen: the node signs nothing of it until it is thawed.
+//! What a node's operator has frozen: the node signs nothing for it until it is thawed.
 //!
 //! Files of the node's folder, which only root and the node's user can write to: `frozen/all` for everything,
 //! `frozen/UUID` for a vault. Nothing that comes over the bus makes or removes one. A running node looks at them before

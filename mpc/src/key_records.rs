@@ -1,6 +1,7 @@
-//! What a node notes of keys. Of those that it made: for whom, and whether they were ever used, so that a
-//! hostile orchestrator cannot have a node make keys without end. Of those that it used: which one is the
-//! vault's, so that it cannot have addresses of a second, weaker one stated. Kept with the claims.
+//! A node's records about keys. For keys that it made: for which orchestrator, and whether they were ever
+//! used, so that a hostile orchestrator cannot have a node make keys without end. For keys that it used:
+//! which one belongs to the vault, so that it cannot have addresses of a second, weaker one stated. Stored
+//! with the claims.
 
 use std::{collections::HashMap, path::Path};
 

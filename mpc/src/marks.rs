@@ -1,5 +1,5 @@
-//! Marks that a node's operator puts: empty files in a folder of the node's folder, which only root and the node's user
-//! can write to. What cannot be looked at counts as marked.
+//! Marks set by a node's operator: empty files in a folder of the node's folder, which only root and the
+//! node's user can write to. A mark that cannot be checked counts as set.
 
 use std::{
     fs, io,

@@ -1,5 +1,5 @@
-//! What nodes and cluster count, through the `metrics` facade: it costs next to nothing where no
-//! recorder is installed. Labels come from fixed lists, so that nobody on the bus can make more.
+//! Metrics of nodes and cluster, through the `metrics` facade: they cost next to nothing if no recorder is
+//! installed. Labels come from fixed lists, so that nobody on the bus can create more.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a node's operator has permitted to be made of the node's keys.
+//! Changes of the node's keys that its operator has permitted.
 //!
 //! Other holders of a key, or another threshold, are made only when the operator of each node that takes part has
 //! permitted this very change on the node's own machine: an orchestrator alone must not decide who has a key. A

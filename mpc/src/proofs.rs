@@ -1,4 +1,4 @@
-//! The proofs of generations that a node has taken.
+//! The proofs of generations that a node has accepted.
 //!
 //! A node that has retired a share for a generation, or has taken one into use, can show others why.
 //! Files of its folder: `proofs/VAULT.KEY/EPOCH.ORDER.open` is one that some party has not confirmed

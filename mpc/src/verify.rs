@@ -1,4 +1,4 @@
-//! Verifies what the nodes made, with libraries that did not make it.
+//! Verifies signatures with other libraries than those that made them.
 
 use covault_core::{
     order::SigningOrder,

@@ -1,4 +1,5 @@
-//! `covault doctor`: what of a machine, its files and its neighbours would keep a process from working well.
+//! `covault doctor`: problems of a machine, its files and its neighbours that could keep a process from
+//! working well.
 
 mod files;
 pub(super) mod neighbours;

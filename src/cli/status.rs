@@ -1,4 +1,4 @@
-//! `covault status`: whether it signs, and what is in the way.
+//! `covault status`: whether the service can sign, and what prevents it.
 
 use covault_actors::operations::{ListNodes, ListStuckRequests, ListVaults};
 use covault_core::schema::admin::{

@@ -1,4 +1,4 @@
-//! What is wrong with values that have the right type.
+//! Checks of values that have the right type.
 
 use std::{net::SocketAddr, path::Path};
 

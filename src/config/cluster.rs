@@ -1,4 +1,4 @@
-//! What a process of several is, and shares with the others.
+//! The role of a process in a cluster, and what it shares with the others.
 
 use std::path::PathBuf;
 

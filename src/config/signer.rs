@@ -1,4 +1,4 @@
-//! What a signer node does not start without, and which of its settings variables may set.
+//! The settings that a signer node requires at its start, and those that environment variables may set.
 
 use super::{ConfigError, PageOrigin, SignerSettings, console::page_origin};
 

@@ -1,4 +1,4 @@
-//! Batch payments: which there are, what one of them pays and has come to, and what a person can do now.
+//! Batch payments: the list, the content and state of one, and what a person can do with it now.
 //!
 //! A session alone moves no money: a batch is approved here only where the vault's rule has people approve its signing
 //! requests with their passkeys.

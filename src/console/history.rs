@@ -1,4 +1,4 @@
-//! What was: the requests of a vault, and how one is found again.
+//! The history: the requests of a vault, and how to find one again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,5 @@
-//! Wrong tries to sign in or to use a link: some, and the address waits, with that passkey, for a quarter of an hour.
+//! Failed attempts to sign in or to use a link: after a few, the address must wait a quarter of an hour with
+//! that passkey.
 //!
 //! It is counted for passkey and address together: who knows a credential id, which is no secret, must not be able to
 //! lock its person out; and for one that nobody has alike, so that nobody learns which have accounts. A process counts for

@@ -1,4 +1,5 @@
-//! Whether what people have approved counts now. Approvals count together when they name the same fee and the same end.
+//! Whether a person's approval counts now. Approvals count together when they name the same fee and the same
+//! end.
 
 use covault_core::schema::wire;
 

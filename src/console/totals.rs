@@ -1,4 +1,4 @@
-//! What several requests come to together.
+//! The totals of several requests together.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Answers that are read: what a client asks for and does not take must not stay in memory.
+//! Limits on unread answers: what a client requests and does not read must not stay in memory.
 //!
 //! An answer is handed to the connection in pieces. Each of them counts for its token until it was written, and so
 //! does what is not handed over yet.

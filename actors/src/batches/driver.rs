@@ -1,5 +1,6 @@
-//! Leads approved batches to their end: looks at the newest signing request of each, and makes the next one, or ends the
-//! batch. All that it knows is in the store, so that it continues wherever a process before it has stopped.
+//! Drives approved batches to their end: checks the newest signing request of each, then makes the next
+//! request or ends the batch. All its state is in the store, so that it continues wherever an earlier process
+//! stopped.
 
 use std::time::Duration;
 

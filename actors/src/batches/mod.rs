@@ -1,4 +1,4 @@
-//! Batch payments: how an approved one becomes signing requests, one after the other, and what became of them.
+//! Batch payments: how an approved batch becomes signing requests, one after the other, and how they end.
 
 pub mod driver;
 pub mod outcome;

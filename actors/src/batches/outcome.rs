@@ -1,4 +1,4 @@
-//! What became of a signing request of a batch, with those that were made to replace its transaction.
+//! The outcome of a batch's signing request, including requests that were made to replace its transaction.
 
 use covault_core::{
     fault::{ExecuteCode, Fault},

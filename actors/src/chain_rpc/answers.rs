@@ -1,5 +1,6 @@
-//! How much of nodes' answers this process holds at once. Anyone can fill blocks, and a node that lies can make up
-//! longer ones: many may be asked for at the same time, and long ones are read one after the other.
+//! Limits how many bytes of nodes' answers this process holds at once. Anyone can fill blocks, and a lying
+//! node can make up even longer answers: many may be requested at the same time, but long ones are read one
+//! after the other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Which chains there are to be reached, and where their nodes are.
+//! The chains that are configured, and their nodes.
 
 use std::{collections::BTreeMap, fmt};
 

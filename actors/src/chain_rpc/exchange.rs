@@ -1,4 +1,4 @@
-//! What is asked of a chain's node over HTTP, and what it answers.
+//! Requests to a chain's node over HTTP, and its answers.
 
 use std::time::Duration;
 

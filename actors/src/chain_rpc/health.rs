@@ -1,4 +1,4 @@
-//! How the nodes of a chain are doing, as far as their answers tell.
+//! The health of a chain's nodes, as far as their answers show it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The line before one chain node: so many calls are in progress at once, and the others wait here, where they cost
-//! nothing. Who waits leaves only when its caller does.
+//! The queue before one chain node: a limited number of calls is in progress at once, and the others wait
+//! here, where they cost nothing. A waiting call leaves only when its caller does.
 //!
 //! Each token has its turns, however many calls of another one wait. Of one token, calls of the request that was accepted
 //! first go first. A request needs several calls one after the other: where each call waited for its turn again, a crowd

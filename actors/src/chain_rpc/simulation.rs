@@ -1,4 +1,4 @@
-//! Trying a transaction before it is in the world: `simulation` of a signing request.
+//! Simulating a transaction before it is sent: `simulation` of a signing request.
 
 use covault_core::networks::{ChainData, Payload, Unsigned};
 use serde::Serialize;

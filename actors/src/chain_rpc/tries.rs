@@ -1,5 +1,5 @@
-//! What one try to send a transaction came to at the nodes, beside what is made of their answers: whether one of them
-//! may have it.
+//! The result of one attempt to send a transaction to the nodes, besides the meaning of their answers:
+//! whether one of them may have it.
 
 use std::{future::Future, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Changes of requests, for those who listen (`GET /v1/events`).
+//! Changes of requests, for the listeners of `GET /v1/events`.
 //!
 //! A change has no row of its own: it is an entry of its vault's audit log, written in one commit with what has
 //! changed, and numbered by the store in the order of the commits. While there are listeners, one task per process

@@ -1,5 +1,5 @@
-//! What a command's commit holds beside its effect: the idempotency record, the demand that the token
-//! which asked may still be used, and in the audit log who asked.
+//! What a command's commit holds besides its effect: the idempotency record, the condition that the calling
+//! token is still valid, and the caller for the audit log.
 
 use std::sync::{
     Arc,

@@ -1,5 +1,4 @@
-//! What every command has: who calls, its idempotency record, and what its commit holds beside its
-//! effect.
+//! What every command has: its caller, its idempotency record, and what its commit holds besides its effect.
 
 pub mod answer;
 pub mod caller;

@@ -1,4 +1,4 @@
-//! Which coins and tokens a sweep token takes.
+//! The coins and tokens that a sweep token accepts.
 
 use std::collections::btree_map::Entry;
 

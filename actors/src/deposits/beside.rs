@@ -1,4 +1,5 @@
-//! What the follower of a chain does beside new blocks: where the nodes cannot do it now, the chain is followed as before.
+//! Side tasks of a chain's follower, besides reading new blocks: if the nodes cannot do one now, following
+//! continues as before.
 
 use covault_core::deposit::transfer::FollowedChain;
 

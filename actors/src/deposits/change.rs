@@ -1,4 +1,4 @@
-//! What the blocks of a chain change in the store: gathered in memory, written in one commit.
+//! The changes that the blocks of a chain cause in the store: gathered in memory, written in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What the store has of a chain that is followed, as its follower keeps it.
+//! The stored state of a followed chain, as its follower keeps it.
 
 use covault_core::{
     deposit::{

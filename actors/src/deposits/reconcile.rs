@@ -1,5 +1,6 @@
-//! Compares what the chain says that deposit wallets have with what is known of their transfers. What is more was paid in
-//! a way that nobody sees, as by a contract on nodes without traces, or was hidden: it is told. What is less is for people.
+//! Compares the balances of deposit wallets on the chain with their known transfers. A surplus was paid in a
+//! way that nobody can see, such as by a contract on nodes without traces, or was hidden: it is announced. A
+//! deficit is reported to people.
 
 mod wanted;
 

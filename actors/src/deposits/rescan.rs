@@ -1,4 +1,5 @@
-//! Looks through final blocks again, for addresses and tokens that were not known then. What was told is not told again.
+//! Searches final blocks again, for addresses and tokens that were unknown at the time. Nothing is announced
+//! twice.
 
 use covault_core::{
     audit::AuditChain,

@@ -1,5 +1,5 @@
-//! Follows a chain again from a block on: the way out once its nodes have gone to another chain of blocks below one that
-//! was final, and someone has found out that they are right.
+//! Follows a chain again from a block on: the way out after its nodes have replaced blocks that were final,
+//! once a person has found out that the nodes are right.
 
 use covault_core::{
     audit::AuditChain,

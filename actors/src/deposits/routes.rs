@@ -1,4 +1,4 @@
-//! What all sweep tokens have configured, as those who follow chains need it.
+//! The configuration of all sweep tokens, as the followers of chains need it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

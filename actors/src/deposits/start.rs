@@ -1,4 +1,4 @@
-//! Where the blocks of a chain are begun to be followed: below whatever may have been paid to an address that was told.
+//! The block from which a chain is followed first: before any payment to an announced address is possible.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! How many sweeps stand where, for metrics and operators.
+//! The number of sweeps in each state, for metrics and operators.
 
 use covault_core::deposit::sweep::{SweepJob, SweepState};
 

@@ -1,4 +1,4 @@
-//! Where the sweeps of a sweep token stand, as operators see it.
+//! The state of a sweep token's sweeps, as operators see it.
 
 use std::collections::BTreeSet;
 

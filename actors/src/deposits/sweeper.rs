@@ -1,5 +1,5 @@
-//! Sweeps deposit wallets: looks at those that something final was paid to, whose vault is here, and makes the next
-//! request of each. What a sweep is: `core/src/deposit/sweep.rs`.
+//! Sweeps deposit wallets: checks those that received something final and whose vault is here, and makes the
+//! next request of each. What a sweep is: `core/src/deposit/sweep.rs`.
 //!
 //! The row of a sweep changes in the first commit of the request of its step, so that no crash, and no other process,
 //! can make a second one. What has arrived is read from the transfers that this service follows itself.

@@ -1,4 +1,4 @@
-//! What the gateway is handed, and what it tells of itself.
+//! The input of the gateway, and what it reports about itself.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! How a command is taken: once for its key, and only as long as its token may be used.
+//! How a command is accepted: once for its idempotency key, and only while its token is valid.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,5 +1,5 @@
-//! The store as those see it who may write some of it only: what belongs to a vault is written under
-//! its lease, and by nobody else. So no commit can be forgotten.
+//! The store as seen by those who may write only part of it: the rows of a vault are written under its lease,
+//! and by nobody else. So no commit can miss the check.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What this orchestrator has, and who works under it.
+//! The leases that this orchestrator holds, and the work that runs under them.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! The actor that shows the other orchestrators that this one is alive, takes what nobody has, and gives
-//! what is for others.
+//! The actor that shows the other orchestrators that this one is alive, takes vaults that nobody owns, and
+//! gives away those that others should own.
 //!
 //! It never waits for a vault: what it gives back is emptied in a task beside it.
 

@@ -1,5 +1,5 @@
-//! Who is to have what: rendezvous hashing, so that each orchestrator gets about as much as any
-//! other, and little moves when one comes or goes.
+//! Which orchestrator should own which vault: rendezvous hashing, so that each gets about the same number and
+//! few move when one comes or goes.
 
 use covault_core::ids::OrchestratorId;
 use sha2::{Digest as _, Sha256};

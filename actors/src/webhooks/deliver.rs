@@ -1,4 +1,4 @@
-//! Sends what is due, in one process for all: the one that has the lease.
+//! Sends due events, in one process for all: the one that holds the lease.
 //!
 //! A notice waits in the store until its receiver has said 200, or for three days of tries. The outcome of a try is one
 //! commit, with what is sent after it: so an order holds per transfer, also over crashes, and nothing is lost. A crash

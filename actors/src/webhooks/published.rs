@@ -1,5 +1,5 @@
-//! The public keys that are shown: those that webhooks are signed with now, whichever process sends them. One that was
-//! changed, or has leaked, must not be taken for good any longer.
+//! The public keys that are published: those that webhooks are signed with now, by any process. A key that
+//! was replaced or has leaked must not stay accepted for ever.
 
 use covault_core::fault::Fault;
 

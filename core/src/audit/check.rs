@@ -1,4 +1,4 @@
-//! Finding out where a chain is broken, and how.
+//! Finds out where a chain is broken, and how.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -1,4 +1,5 @@
-//! What an address must have of a coin or token by what is known of its transfers, beside what it has.
+//! The balance that an address must have of a coin or token according to its known transfers, compared with
+//! its actual balance.
 
 use alloy_primitives::{U256, U512};
 use sha2::{Digest as _, Sha256};

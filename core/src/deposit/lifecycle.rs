@@ -1,4 +1,4 @@
-//! What becomes of a transfer, as blocks come and go.
+//! The life of a transfer, as blocks come and go.
 //!
 //! ```text
 //! (nothing) -> Seen -> Confirmed -> Finalized

@@ -1,5 +1,5 @@
-//! Deposit wallets and watch addresses: what calls may ask for, what of it is stored, and what becomes of the
-//! transfers to and from them.
+//! Deposit wallets and watch addresses: what calls may request, what is stored, and the transfers to and from
+//! them.
 //!
 //! | file | what |
 //! |---|---|

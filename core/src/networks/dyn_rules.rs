@@ -1,6 +1,6 @@
-//! A network as everyone but its own folder sees it: [`DynNetworkRules`] comes of [`NetworkRules`].
-//! What is the same for all networks is here: who the sender is, rawMessage, chain data that does
-//! not fit, the check of signatures.
+//! A network as everyone outside its own folder sees it: [`DynNetworkRules`] is derived from
+//! [`NetworkRules`]. What is the same for all networks is here: the sender, rawMessage, chain data that does
+//! not match, the check of signatures.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How soon a block should have a transaction.
+//! How soon a block should include a transaction.
 
 use serde::{Deserialize, Serialize};
 

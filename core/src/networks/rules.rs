@@ -1,5 +1,5 @@
-//! What a network is to Covault: addresses, what must be asked of its nodes, transactions,
-//! the bytes to sign and the signed form.
+//! What Covault needs of a network: addresses, the queries to its nodes, transactions, the bytes to sign and
+//! the signed form.
 //!
 //! Pure: what the chain says arrives as chain data, and the same payload with the same chain data
 //! always gives the same bytes. Signer nodes rebuild them from a signing order that way.

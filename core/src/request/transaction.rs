@@ -1,4 +1,4 @@
-//! What becomes of a request's transaction on its chain after a node has taken it.
+//! The life of a request's transaction on its chain after a node has accepted it.
 
 use serde::{Deserialize, Serialize};
 

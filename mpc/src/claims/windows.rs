@@ -1,4 +1,4 @@
-//! What was let go in the last 24 hours, counted in buckets of ten minutes.
+//! The amounts of the last 24 hours, counted in buckets of ten minutes.
 //!
 //! A bucket counts until all of it is 24 hours old, so that no 24 hours ever hold more than a limit:
 //! an amount counts for 24 hours, and for up to ten minutes more.

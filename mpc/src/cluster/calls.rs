@@ -1,4 +1,4 @@
-//! Calls: who asks nodes for something, and what it takes of their answers.
+//! Calls to nodes, and which of their answers are accepted.
 //!
 //! A node that answers without end, or at a length that no honest answer has, fills its own few
 //! places in the call and nothing else.

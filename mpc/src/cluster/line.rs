@@ -1,4 +1,4 @@
-//! Who waits for signers, and who is next. Pure.
+//! Which requests wait for signers, and which is next. Pure.
 //!
 //! Requests of one key's holders and scheme stand in one line: they wait for places among the same
 //! signers. In a line each token has its turns, however many vaults it has, and of a token each vault, however much

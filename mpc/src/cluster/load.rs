@@ -1,4 +1,4 @@
-//! What one signer has to do with one scheme, and how soon it answers. Pure.
+//! The load of one signer with one scheme, and how soon it answers. Pure.
 
 use std::{collections::BTreeMap, ops::Bound, time::Duration};
 

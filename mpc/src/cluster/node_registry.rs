@@ -1,4 +1,4 @@
-//! Which nodes there are, which live, and which were slow.
+//! The nodes: which exist, which are live, and which were slow.
 
 pub(super) mod places;
 

@@ -1,4 +1,4 @@
-//! Who signs together.
+//! Chooses the nodes that sign together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Where in which conversation an envelope belongs, and what its sender signs.
+//! The place of an envelope in its conversation, and what its sender signs.
 
 use covault_core::{ids::SessionId, order::NodeId};
 use ed25519_dalek::Signature;

@@ -1,5 +1,5 @@
-//! Whether the wall clock can be believed: against the machine's steady clock, against what peers
-//! announce, and against the latest time of the claims. Nothing is ever set by it.
+//! Whether the wall clock can be trusted: compared with the machine's steady clock, with peers'
+//! announcements, and with the latest time of the claims. Nothing is ever adjusted by it.
 
 use std::collections::BTreeMap;
 

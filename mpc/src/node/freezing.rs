@@ -1,4 +1,4 @@
-//! What the node's operator has frozen: looked at before each step of a signature, and announced.
+//! What the node's operator has frozen: checked before each step of a signature, and announced.
 
 use covault_core::{fault::Fault, ids::VaultId};
 

@@ -1,5 +1,5 @@
-//! How much one orchestrator may have a node do and keep. A pinned orchestrator is obeyed, not trusted:
-//! without bounds it could fill the node's disk with keys, and its memory with sessions.
+//! How much one orchestrator may have a node do and store. A pinned orchestrator is obeyed, not trusted:
+//! without limits it could fill the node's disk with keys, and its memory with sessions.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! What decides whether a node signs an order.
+//! The checks that decide whether a node signs an order.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a node does with orders.
+//! How a node handles orders.
 
 mod keygen;
 

@@ -1,4 +1,4 @@
-//! Whom a node works with, and whom it no longer does.
+//! The peers that a node works with, and those that it no longer works with.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Which payments people have to approve, and how many of whom.
+//! Which payments need approval, and by how many people.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Whom the process talks to: the bus, the chain nodes, PostgreSQL.
+//! The neighbours of the process: the bus, the chain nodes, PostgreSQL.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

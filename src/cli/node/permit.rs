@@ -1,4 +1,4 @@
-//! `covault node permit`: what the operator of a node lets be made of its keys.
+//! `covault node permit`: what the operator of a node permits to be done with its keys.
 
 use std::path::PathBuf;
 

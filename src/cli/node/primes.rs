@@ -1,4 +1,5 @@
-//! `covault node primes`: what a cggmp24 key takes and cannot wait for.
+//! `covault node primes`: precomputes the primes of a cggmp24 key, because key generation cannot wait for
+//! them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Who decides about a vault's requests, as the command line says it.
+//! Who decides about a vault's requests, as command line options.
 
 use anyhow::{Context as _, bail};
 use covault_core::schema::admin;

@@ -1,4 +1,4 @@
-//! Where a transaction is that was sent.
+//! Finds out where a sent transaction is.
 
 use super::{AptosNode, SignedAptosTransaction, field, number, says};
 use crate::chain_rpc::{

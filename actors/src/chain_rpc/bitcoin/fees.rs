@@ -1,4 +1,5 @@
-//! What nodes say of fees: rates by level, and what the transactions pay that another one hangs on or replaces.
+//! Fees as nodes report them: rates by level, and the fees of transactions that another one depends on or
+//! replaces.
 
 use std::collections::BTreeSet;
 

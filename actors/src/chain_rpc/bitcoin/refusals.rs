@@ -1,4 +1,4 @@
-//! What nodes say of transactions that they do not take. The words are those of Bitcoin Core and Knots.
+//! Maps nodes' refusals of transactions to outcomes. The texts are those of Bitcoin Core and Knots.
 
 use covault_core::fault::ExecuteCode;
 

@@ -1,4 +1,4 @@
-//! Where transactions are that were sent.
+//! Finds out where sent transactions are.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What nodes say of transactions that they do not take, and of calls that fail.
+//! Maps nodes' refusals of transactions, and failures of calls, to outcomes.
 //!
 //! Codes tell little: -32000 is what most nodes say of a transaction that they refuse, and what they and the gateways
 //! before them say of their own troubles. So the words count, and of these only what is listed here: what nodes say

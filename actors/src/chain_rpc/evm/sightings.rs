@@ -1,4 +1,4 @@
-//! Where transactions are that were sent, and which number an account is at.
+//! Finds out where sent transactions are, and the next nonce of an account.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a transaction says when it is tried on the latest block.
+//! The result of simulating a transaction on the latest block.
 
 use covault_core::networks::evm;
 use serde_json::{Value, json};

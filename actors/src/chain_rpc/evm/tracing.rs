@@ -1,4 +1,5 @@
-//! What contracts pass on, by what the nodes can do: they are tried once, on the first block with a transaction.
+//! Transfers made by contracts, read with the tracing method that the nodes support: each method is tried
+//! once, on the first block with a transaction.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},

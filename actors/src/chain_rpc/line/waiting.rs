@@ -1,4 +1,4 @@
-//! Who waits for a place at a node, and who is next. Pure.
+//! Which calls wait for a place at a node, and which is next. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What is sent to nodes, and when it counts that they do not take it.
+//! Sends transactions to nodes, and decides when their refusals count.
 
 use std::{
     collections::VecDeque,

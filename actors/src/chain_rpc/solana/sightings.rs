@@ -1,4 +1,4 @@
-//! Where transactions are that were sent.
+//! Finds out where sent transactions are.
 //!
 //! That one never comes is believed only of answers that name their slot: behind one address there may be several
 //! nodes, and some of them may stand still. Its blockhash or nonce has to be gone in a finalized slot that came well

@@ -1,4 +1,4 @@
-//! What nodes say of transactions that they do not take, and of simulations that fail.
+//! Maps nodes' refusals of transactions, and failures of simulations, to outcomes.
 
 use covault_core::fault::ExecuteCode;
 

@@ -1,4 +1,4 @@
-//! What a node has against a transaction.
+//! Maps a node's refusal of a transaction to an outcome.
 
 use covault_core::fault::ExecuteCode;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Where a transaction is that was sent.
+//! Finds out where a sent transaction is.
 
 use covault_core::networks::tron::expires_ms;
 use serde_json::{Value, json};

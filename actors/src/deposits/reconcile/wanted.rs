@@ -1,4 +1,4 @@
-//! Balances that are to be compared before their hour.
+//! Balances that are to be compared before their hourly turn.
 
 use covault_core::{
     audit::AuditChain,

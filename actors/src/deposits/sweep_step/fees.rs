@@ -1,4 +1,4 @@
-//! What the next transaction of a sweep pays, and whether it is made.
+//! The fee of a sweep's next transaction, and whether it is worth sending.
 
 use covault_core::{
     amount::{U256, parse_u256},

@@ -1,4 +1,5 @@
-//! What sweeps have asked their gas wallets for, and may still be there: it is not promised twice.
+//! Top-ups that sweeps have requested from their gas wallets and that may still be pending: the same coin is
+//! not promised twice.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a transaction does, and the call that comes of it.
+//! What a transaction does, and the call that it makes.
 
 use alloy_primitives::{Address, U256};
 

@@ -1,5 +1,5 @@
-//! What call data plainly moves, or lets others move: transfers, allowances, permits, and the calls
-//! that batches and wallet contracts pass on.
+//! What call data visibly moves, or allows others to move: transfers, allowances, permits, and the calls that
+//! batches and wallet contracts forward.
 //!
 //! Contracts read their arguments leniently: bytes after the end, offsets that no compiler writes,
 //! missing bytes that count as zero. So does this, in order to see what they see.

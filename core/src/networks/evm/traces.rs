@@ -1,5 +1,5 @@
-//! Coins that contracts pass on, as nodes that trace blocks tell them: `debug_traceBlockByHash` with geth's `callTracer`,
-//! or `trace_block` of OpenEthereum, Erigon, Nethermind, Reth and others.
+//! Coins that contracts transfer, as tracing nodes report them: `debug_traceBlockByHash` with geth's
+//! `callTracer`, or `trace_block` of OpenEthereum, Erigon, Nethermind, Reth and others.
 //!
 //! Both say the same in two forms, in the order in which it happened: the calls of each transaction, with what failed. A
 //! call that failed has moved nothing, nor has any within it. What a transaction moves by itself is told by the block.

@@ -1,4 +1,4 @@
-//! The most that a transaction costs beside what it sends.
+//! The most that a transaction can cost besides what it sends.
 
 use solana_message::{Instruction, VersionedMessage};
 use solana_pubkey::Pubkey;

@@ -1,4 +1,4 @@
-//! What the instructions of a message plainly do, and in what two messages differ.
+//! What the instructions of a message visibly do, and how two messages differ.
 
 use std::fmt;
 

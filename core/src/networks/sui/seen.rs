@@ -1,4 +1,4 @@
-//! What is plain to see of where a programmable transaction sends money.
+//! Where a programmable transaction visibly sends money.
 
 use std::collections::{BTreeMap, BTreeSet};
 

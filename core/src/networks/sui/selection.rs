@@ -1,4 +1,4 @@
-//! Which coins pay: no more than are needed, so that the rest is free for other payments.
+//! Which coins pay: no more than needed, so that the rest stays free for other payments.
 
 use std::collections::BTreeSet;
 

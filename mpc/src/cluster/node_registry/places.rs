@@ -1,4 +1,4 @@
-//! Places: who may have which signers work for it now, and who waits for that.
+//! Capacity of signers: which requests may use which signers now, and which wait.
 //!
 //! Each signer works on a limited number of inputs at once ([`Window`](crate::cluster::window::Window)), for each
 //! scheme. What is more waits here, where it costs nothing, and is sent when its turn has come.

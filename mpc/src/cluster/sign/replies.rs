@@ -1,4 +1,4 @@
-//! What replies mean for the attempts of a request, and how a request fails that has no more of them.
+//! What replies mean for the attempts of a request, and how a request fails when no attempt is left.
 
 use covault_core::{
     fault::{Class, Fault, FaultCode},

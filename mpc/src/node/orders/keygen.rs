@@ -1,4 +1,4 @@
-//! Orders to make a key.
+//! Orders to generate a key.
 
 use std::sync::Arc;
 
