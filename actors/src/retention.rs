@@ -1,5 +1,5 @@
-//! The actor that deletes expired rows: idempotency records, and claims of requests that
-//! are over and whose transactions no block can include.
+//! The actor that deletes expired rows: idempotency records, and reservations of ended requests whose
+//! transactions no block can include.
 //!
 //! What is freed can be spent again, and a call whose record is gone can be made again, so neither depends on a wall clock
 //! alone: it must have been past their time for hours of the monotonic clock.

@@ -1,5 +1,6 @@
-//! Which numbers of an account requests hold, and which are remembered because nodes refused the transaction that had
-//! them ([`rows::refused_name`], of these only the numbers), as it was last read under the lease of the account's vault.
+//! Which nonces of an account are held by requests, and which are remembered because nodes refused the
+//! transaction that had them ([`rows::refused_name`], of these only the nonces), as last read under the lease
+//! of the account's vault.
 //!
 //! Nobody else takes or frees them while the lease lasts, and what this process changes passes through
 //! [`LeaseFence`](super::LeaseFence). It is a hint: what is handed out by it is taken by a commit that demands that

@@ -1,4 +1,4 @@
-//! Leases: which orchestrator has a vault.
+//! Leases: which orchestrator owns a vault.
 //!
 //! A vault has one row in [`KeySpace::Lease`]. It is written only when the vault goes to another
 //! orchestrator, so that the version of the row is a fencing token: every commit on behalf of the

@@ -1,5 +1,5 @@
-//! The actor that writes down how signer nodes are doing, for every process to tell. One orchestrator does it
-//! for all: the one that has the maintenance lease.
+//! The actor that stores how signer nodes are doing, so that every process can report it. One orchestrator
+//! does it for all: the one that holds the maintenance lease.
 //!
 //! It writes a node's row when something has changed that is told of it, never for an announcement alone, and all
 //! that has changed since the last look in one commit: however much nodes announce, there is no more than

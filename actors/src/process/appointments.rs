@@ -1,5 +1,5 @@
-//! When those who are refused may come again: one after the other, as far apart as there is room for them, and not all of
-//! them a second later, over and over. It reserves no place for anyone.
+//! When refused callers may come again: one after the other, as far apart as there is room for them, instead
+//! of all of them a second later, again and again. It reserves no place for anyone.
 
 use std::{collections::HashMap, time::Duration};
 

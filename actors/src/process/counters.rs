@@ -1,4 +1,4 @@
-//! What metrics show of this process.
+//! The counters behind the metrics of this process.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! How much this process takes on at once, and how much of it for one party.
+//! Limits on the work that this process accepts at once, in total and for one party.
 
 use std::{
     collections::HashMap,

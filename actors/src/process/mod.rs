@@ -1,5 +1,5 @@
-//! What a process has one of: how much it takes on at once, what its metrics show, tasks that end with it, and who waits
-//! in it for requests to end. None of it is in the store.
+//! What exists once per process: limits, metrics, tasks that end with it, and callers that wait for requests
+//! to end. None of it is in the store.
 
 mod appointments;
 pub mod counters;

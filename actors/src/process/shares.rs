@@ -1,4 +1,4 @@
-//! Places that parties share, so that nobody keeps others from having some.
+//! Fair shares of limited places: no party can keep all of them from the others.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 

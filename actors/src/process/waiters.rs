@@ -1,4 +1,4 @@
-//! Who waits for requests to end.
+//! Callers that wait for requests to end.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! What is followed of a request: its transaction, or what signers may have signed.
+//! What is followed for a request: its transaction, or what signers may have signed.
 
 use covault_core::{
     fault::Fault,

@@ -1,5 +1,5 @@
-//! Transactions that a node took and the chain never did: nodes forget what waits for long, when
-//! they are full or start again, and some transactions end with time.
+//! Transactions that a node accepted and no block included: nodes drop transactions that wait long, when they
+//! are full or restart, and some transactions expire.
 //!
 //! Their requests are over, and nobody sends them. On networks with numbers whatever comes
 //! after them would wait for ever. So before a request builds on what the nodes offer, it looks

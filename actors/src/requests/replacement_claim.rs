@@ -1,4 +1,4 @@
-//! What keeps two replacements of one transaction from being made at once.
+//! Prevents two replacements of one transaction from being made at once.
 
 use covault_core::{
     fault::{Class, Fault},

@@ -1,4 +1,4 @@
-//! Transactions that take the place of others: what may be replaced, and which of several stands last.
+//! Transactions that replace others: what may be replaced, and which of several is the last one.
 //!
 //! All requests that replace one another stand in one row ([`ReplacementRow`]), in the name of the first of them. A
 //! replacement is made in the commit that adds it to the row as it was read: two at once are not.

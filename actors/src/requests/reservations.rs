@@ -1,5 +1,5 @@
-//! What requests hold: numbers of accounts, outputs and objects, whole transactions. Each is a row
-//! that is written in the commit that stores the built transaction, and that nobody else may hold.
+//! What requests reserve: nonces of accounts, outputs and objects, whole transactions. Each reservation is a
+//! row that is written in the commit that stores the built transaction, and that no other request may hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The words by which people find a request again: whom it pays, and the hashes of its transaction. Each is a row in the
-//! commit that makes it true, so that no list has to be looked through.
+//! The terms by which people find a request again: the addresses that it pays, and the hashes of its
+//! transaction. Each is a row in the commit that makes it true, so that no list has to be searched.
 
 use covault_core::{
     fault::Fault,

@@ -1,4 +1,4 @@
-//! `simulation` of a signing request: what its transaction would do, as a node says that tried it.
+//! `simulation` of a signing request: what its transaction would do, according to a node that tried it.
 //!
 //! It is for people who read a request. Nothing waits for it and nothing hangs on it: it runs beside
 //! the signing, asks one node once, and its outcome, if there is one in time, gets a row of its

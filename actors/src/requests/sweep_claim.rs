@@ -1,4 +1,4 @@
-//! What keeps two requests of one step of a sweep from being made.
+//! Prevents two requests from being made for one step of a sweep.
 
 use covault_core::{
     deposit::sweep::SweepJob,

@@ -1,4 +1,4 @@
-//! Follows the transactions that nodes took until they are final, or never will be.
+//! Follows the transactions that nodes accepted until they are final, or can never be mined.
 //!
 //! A request is over when a node has its transaction; its outbox row is not. That row goes in the commit
 //! that stores what became of the transaction for good, so a restart loses none. One pump per chain asks for

@@ -1,4 +1,4 @@
-//! The way of transactions that were sent to who follows them, and of those that no block takes to who helps them.
+//! Hands sent transactions to the tracker, and those that no block includes to the actors that help them.
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
 

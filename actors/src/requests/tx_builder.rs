@@ -1,4 +1,4 @@
-//! What a request needs from its chain, and the draft that comes of it.
+//! What a request needs from its chain, and the draft that is built from it.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Nodes that say that a transaction never comes are believed when they keep saying it: those that answer now may all be
-//! behind the one that has it.
+//! Answers that a transaction can never be mined count only when nodes keep giving them: the nodes that
+//! answer now may all be behind the one that has it.
 
 use std::time::Duration;
 

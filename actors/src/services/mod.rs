@@ -1,5 +1,5 @@
-//! What every actor shares: ports and settings, and what a process has one of. What one room alone keeps in memory is with
-//! the actor that writes it.
+//! What every actor shares: ports, settings, and what exists once per process. What only one room keeps in
+//! memory belongs to the actor that writes it.
 
 mod reads;
 

@@ -1,4 +1,4 @@
-//! How rows are read, and for commands the hot ones.
+//! How rows are read, with the hot rows for commands.
 
 use covault_core::{
     fault::Fault,

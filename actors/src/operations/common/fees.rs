@@ -1,4 +1,4 @@
-//! estimateFee: what transactions of a chain pay now, as its nodes say.
+//! estimateFee: current fees of a chain, according to its nodes.
 
 use covault_core::{
     fault::Fault,

@@ -1,4 +1,4 @@
-//! What people sign, as it comes over the API.
+//! Signatures of people, as they arrive over the API.
 
 use covault_core::{
     amount,

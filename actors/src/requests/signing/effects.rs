@@ -1,4 +1,4 @@
-//! What a request's actor does beside itself: asks the chain, has the signers sign, sends.
+//! The work that a request's actor does outside itself: asks the chain, has the signers sign, sends.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! How a request ends that is not to be signed: it is rejected, or its wallet is archived; and how it goes back to
-//! people, when a signer wants more of them to approve.
+//! How a request ends without being signed: it is rejected, or its wallet is archived; and how it goes back
+//! to people when a signer wants more approvals.
 //!
 //! The first two end it only before its transaction or message is built: from then on it is being signed.
 //! This actor alone changes the request, so neither can fall together with that step. What is over and

@@ -1,4 +1,4 @@
-//! Transactions that wait until a node has taken the one before them.
+//! Transactions that wait until a node has accepted the one before them.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! From what the chain said to what is to be signed, and its commit.
+//! From the chain's answers to the draft that is signed, and its commit.
 
 use std::sync::Arc;
 

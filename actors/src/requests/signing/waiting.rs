@@ -1,5 +1,5 @@
-//! How a request waits: for its next try, for its turn to be sent, and with a reason that can be
-//! seen.
+//! How a request waits: for its next attempt, for its turn to be sent, and with a reason that callers can
+//! see.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What is known of one transaction, and what a new answer of the nodes changes of it.
+//! The state of one followed transaction, and how a new answer of the nodes changes it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sends what nodes have lost once more.
+//! Sends again what nodes have dropped.
 
 use std::{collections::HashMap, time::Duration};
 

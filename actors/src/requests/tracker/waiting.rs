@@ -1,4 +1,4 @@
-//! Transactions that no block takes: who helps them hears of them.
+//! Transactions that no block includes: reports them to the actors that help them.
 
 use std::collections::{HashMap, HashSet};
 
