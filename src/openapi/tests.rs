@@ -92,6 +92,29 @@ fn resolves_every_reference(document: &Value, at_least: usize) {
 }
 
 #[test]
+fn links__should_lead_from_a_field_of_a_response_to_a_field_of_a_request() {
+    let all = service::operations().unwrap();
+    let mut count = 0;
+    for operation in &all {
+        for link in operation.leads_to() {
+            let next = all.iter().find(|other| other.name() == link.operation);
+            let next = next.unwrap_or_else(|| panic!("{link:?}: no such operation"));
+            let to = next.request().get_field_by_json_name(&link.field);
+            assert!(to.is_some(), "{link:?}");
+            let mut path = link.from.strip_prefix('/').unwrap().split('/');
+            let last = path.next_back().unwrap();
+            let message = path.fold(operation.response(), |message, name| {
+                let field = message.get_field_by_json_name(name).unwrap();
+                field.kind().as_message().unwrap().clone()
+            });
+            assert!(message.get_field_by_json_name(last).is_some(), "{link:?}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 8);
+}
+
+#[test]
 fn documents__should_put_every_operation_into_a_group_that_they_describe() {
     for document in [
         document().expect("document"),

@@ -176,3 +176,37 @@ async fn every_operation__should_let_readers_read_and_change_nothing() {
     }
     assert!(commands > 5 && queries > 5, "{commands} {queries}");
 }
+
+#[test]
+fn transports__should_name_no_operation() {
+    fn check(folder: &std::path::Path, names: &[String]) {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            let name = path.file_stem().and_then(|name| name.to_str());
+            if name == Some("tests") {
+                continue;
+            }
+            if path.is_dir() {
+                check(&path, names);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = std::fs::read_to_string(&path).expect("text");
+                let code = text.split("\nmod tests {").next().unwrap_or_default();
+                let lines = code
+                    .lines()
+                    .filter(|line| !line.trim_start().starts_with("//"));
+                for line in lines {
+                    let named = names.iter().find(|name| line.contains(name.as_str()));
+                    assert_eq!(named, None, "{}: {line}", path.display());
+                }
+            }
+        }
+    }
+    let all = operations::all().expect("a registry");
+    let names: Vec<String> = all
+        .map(|it| format!("\"{}\"", it.descriptor().name()))
+        .collect();
+    for room in ["http", "grpc", "api", "openapi"] {
+        let room = format!("{}/src/{room}", env!("CARGO_MANIFEST_DIR"));
+        check(room.as_ref(), &names);
+    }
+}
