@@ -137,6 +137,105 @@ impl StoreDouble for CountingStore {
     }
 }
 
+/// What was asked of a store.
+#[derive(Clone, Copy, Debug)]
+pub enum StoreCall<'a> {
+    /// To take a batch.
+    Commit(&'a Batch),
+    /// For a row.
+    Get(&'a Key),
+    /// For so many rows of a space.
+    GetAll(KeySpace, usize),
+    /// For what a scan finds.
+    Scan(&'a Scan),
+}
+
+impl StoreCall<'_> {
+    /// Where it leads; of a batch, the space of its first write.
+    pub fn space(&self) -> Option<KeySpace> {
+        match self {
+            Self::Commit(batch) => batch.writes().first().map(|write| write.key.space),
+            Self::Get(key) => Some(key.space),
+            Self::GetAll(space, _) => Some(*space),
+            Self::Scan(scan) => Some(scan.space),
+        }
+    }
+}
+
+/// A store that tells a test what is asked of it: of rows once they were read, of batches before they are taken.
+pub struct ToldStore<F> {
+    inner: Arc<dyn Store>,
+    tell: F,
+}
+
+impl<F: Fn(StoreCall<'_>) + Send + Sync> ToldStore<F> {
+    /// In front of this one.
+    pub fn new(inner: &Arc<dyn Store>, tell: F) -> Arc<Self> {
+        let inner = Arc::clone(inner);
+        Arc::new(Self { inner, tell })
+    }
+}
+
+#[async_trait]
+impl<F: Fn(StoreCall<'_>) + Send + Sync> StoreDouble for ToldStore<F> {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        (self.tell)(StoreCall::Commit(&batch));
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        let found = self.inner.get(key).await;
+        (self.tell)(StoreCall::Get(key));
+        found
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        let found = self.inner.get_all(space, keys).await;
+        (self.tell)(StoreCall::GetAll(space, keys.len()));
+        found
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        let found = self.inner.scan(scan).await;
+        (self.tell)(StoreCall::Scan(scan));
+        found
+    }
+}
+
+/// A store that takes some batches and does not say so: the answers to those that `is_lost` chooses.
+pub struct MuteStore<F> {
+    inner: Arc<dyn Store>,
+    is_lost: F,
+}
+
+impl<F: Fn(&Batch) -> bool + Send + Sync> MuteStore<F> {
+    /// In front of this one.
+    pub fn new(inner: &Arc<dyn Store>, is_lost: F) -> Arc<Self> {
+        let inner = Arc::clone(inner);
+        Arc::new(Self { inner, is_lost })
+    }
+}
+
+#[async_trait]
+impl<F: Fn(&Batch) -> bool + Send + Sync> StoreDouble for MuteStore<F> {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let is_lost = (self.is_lost)(&batch);
+        self.inner.commit(batch).await?;
+        match is_lost {
+            true => Err(CommitError::Unavailable("no answer".into())),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A steady clock that only the test moves.
 impl MonotonicClock for ManualClock {
     fn elapsed_ms(&self) -> u64 {

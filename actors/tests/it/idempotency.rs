@@ -8,14 +8,13 @@ use std::{
     },
 };
 
-use async_trait::async_trait;
 use covault_actors::{
     gateway::{Caller, Gateway},
     operations::{
         CreateBatchPayment, CreateSigningRequest, CreateWallet, GetWalletList, Operation,
     },
-    store::{Batch, CommitError, KeySpace, Scan, Store, memory::MemoryStore},
-    testing::StoreDouble,
+    store::{Batch, KeySpace, Scan, memory::MemoryStore},
+    testing::MuteStore,
 };
 use covault_core::{
     fault::Class,
@@ -98,31 +97,6 @@ async fn fifty_identical_calls__should_have_one_effect_also_through_two_processe
     assert_eq!(effects(&world).await, [3; 3]);
 }
 
-/// A store that takes batches with an idempotency record and does not tell.
-struct MuteStore {
-    inner: Arc<dyn Store>,
-    mute: AtomicBool,
-}
-
-#[async_trait]
-impl StoreDouble for MuteStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let writes = batch.writes();
-        let pledged = writes
-            .iter()
-            .any(|write| write.key.space == KeySpace::Idempotency);
-        self.inner.commit(batch).await?;
-        if pledged && self.mute.load(Ordering::SeqCst) {
-            return Err(CommitError::Unavailable("no answer".into()));
-        }
-        Ok(())
-    }
-}
-
 /// Calls an operation twice with one key, and returns what both calls got.
 async fn twice<O: Operation<Request: Clone>>(
     gateway: &Gateway,
@@ -140,14 +114,17 @@ async fn twice<O: Operation<Request: Clone>>(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_was_thought_to_be_lost__should_be_answered_all_the_same() {
     let world = World::new();
-    let store = Arc::new(MuteStore {
-        inner: Arc::clone(&world.store),
-        mute: AtomicBool::new(false),
+    let mute = Arc::new(AtomicBool::new(false));
+    let is_mute = Arc::clone(&mute);
+    let store = MuteStore::new(&world.store, move |batch: &Batch| {
+        let mut writes = batch.writes().iter();
+        is_mute.load(Ordering::SeqCst)
+            && writes.any(|write| write.key.space == KeySpace::Idempotency)
     });
-    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let gateway = world.start_on(store).await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    store.mute.store(true, Ordering::SeqCst);
+    mute.store(true, Ordering::SeqCst);
     twice::<CreateWallet>(&gateway, wallet_request(vault, NetworkType::Evm, "r")).await;
     let made = twice::<CreateSigningRequest>(&gateway, request(raw(&address))).await;
     // The request that was taken is worked on.

@@ -5,13 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use async_trait::async_trait;
 use covault_actors::{
     chain_rpc::TransactionSighting,
     gateway::Gateway,
     operations::ForgetRefusedTransaction,
-    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, RowMap, Scan, Store},
-    testing::StoreDouble,
+    store::{Batch, Key, KeySpace, Precondition, Scan, Store},
+    testing::{StoreCall, ToldStore},
 };
 use covault_core::{
     ids::RequestId,
@@ -33,69 +32,43 @@ use crate::{
     world::*,
 };
 
-/// A store that counts questions about refused numbers and who has them.
-pub struct CountingStore {
-    pub inner: Arc<dyn Store>,
-    pub questions: AtomicUsize,
+/// Counts of questions to a store.
+#[derive(Default)]
+struct Counts {
+    /// About refused numbers and who has them: others come as time passes.
+    questions: AtomicUsize,
     /// Requests that were read together with others.
-    pub requests: AtomicUsize,
+    requests: AtomicUsize,
 }
 
-impl CountingStore {
-    pub fn before(store: &Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self {
-            inner: Arc::clone(store),
-            questions: AtomicUsize::new(0),
-            requests: AtomicUsize::new(0),
-        })
-    }
-
-    /// Others come as time passes.
-    fn count(&self, space: KeySpace) {
-        if matches!(
-            space,
-            KeySpace::RefusedTransaction | KeySpace::NonceReservation
-        ) {
-            self.questions.fetch_add(1, Ordering::SeqCst);
+/// This store, and what is counted of it.
+fn counted(store: &Arc<dyn Store>) -> (Arc<dyn Store>, Arc<Counts>) {
+    let counts = Arc::<Counts>::default();
+    let told = Arc::clone(&counts);
+    let store = ToldStore::new(store, move |call: StoreCall<'_>| {
+        if let StoreCall::GetAll(KeySpace::Request, keys) = call {
+            told.requests.fetch_add(keys, Ordering::SeqCst);
         }
-    }
-}
-
-#[async_trait]
-impl StoreDouble for CountingStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.count(key.space);
-        self.inner.get(key).await
-    }
-
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.count(space);
-        if space == KeySpace::Request {
-            self.requests.fetch_add(keys.len(), Ordering::SeqCst);
+        let is_commit = matches!(call, StoreCall::Commit(_));
+        let counts = [KeySpace::RefusedTransaction, KeySpace::NonceReservation];
+        if !is_commit && call.space().is_some_and(|space| counts.contains(&space)) {
+            told.questions.fetch_add(1, Ordering::SeqCst);
         }
-        self.inner.get_all(space, keys).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.count(scan.space);
-        self.inner.scan(scan).await
-    }
+    });
+    (store, counts)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each() {
     let (anvil, mut world) = (Anvil::start().await, patient());
-    let store = CountingStore::before(&world.store);
-    world.store = Arc::clone(&store) as Arc<dyn Store>;
+    let store = Arc::clone(&world.store);
+    let counts;
+    (world.store, counts) = counted(&store);
     let liar = Arc::new(Liar::default());
     let (bad, (good, _)) = (liar.start(&anvil).await, honest(&anvil).await);
     let (gateway, address, _) = refused_by_all(&world, &anvil, &liar, &[&good, &bad]).await;
     let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000);
-    let (key, row) = store.inner.scan(&all).await.unwrap().pop().unwrap();
+    let (key, row) = store.scan(&all).await.unwrap().pop().unwrap();
     let mut more = Batch::new();
     let name = key.bytes.len() - 16;
     for request in 0..1_000_u128 {
@@ -103,18 +76,18 @@ async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each()
         let key = Key::new(KeySpace::RefusedTransaction, &[&key]);
         more.put(key, Precondition::Absent, row.value.clone());
     }
-    store.inner.commit(more).await.unwrap();
-    let before = store.questions.load(Ordering::SeqCst);
+    store.commit(more).await.unwrap();
+    let before = counts.questions.load(Ordering::SeqCst);
     let again = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &again).await.error, None);
-    let questions = store.questions.load(Ordering::SeqCst) - before;
+    let questions = counts.questions.load(Ordering::SeqCst) - before;
     assert!(questions < 100, "{questions}");
     // All are forgotten once its number is used for good.
     anvil.mine(128).await;
     until_status(&gateway, &again, Status::Final).await;
     let next = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &next).await.error, None);
-    assert!(store.inner.scan(&all).await.unwrap().is_empty());
+    assert!(store.scan(&all).await.unwrap().is_empty());
 }
 
 /// All refused transactions that are remembered.
@@ -169,7 +142,8 @@ const BEFORE: u64 = 53;
 /// A wallet with more refusals of few payments than are kept, of which the first payment was refused once more.
 struct Crowded {
     it: Numbered,
-    store: Arc<CountingStore>,
+    store: Arc<dyn Store>,
+    counts: Arc<Counts>,
     /// Those of the first payment that are remembered, from the older to the newer one.
     first: [String; 2],
 }
@@ -178,8 +152,9 @@ impl Crowded {
     async fn start() -> Self {
         let mut world = World::new();
         world.settings.signing_deadline_ms = 600_000;
-        let store = CountingStore::before(&world.store);
-        world.store = Arc::clone(&store) as Arc<dyn Store>;
+        let store = Arc::clone(&world.store);
+        let counts;
+        (world.store, counts) = counted(&store);
         let it = Numbered::start(Network::Stellar, world).await;
         it.chain.refuses_all.store(true, Ordering::SeqCst);
         let (mut copies, mut first) = (Batch::new(), None);
@@ -187,13 +162,13 @@ impl Crowded {
             let refused = it.pay_value(&(5 + payment).to_string()).await;
             failed(&it.gateway, &refused).await;
             let id: RequestId = refused.parse().unwrap();
-            let rows = store.inner.scan(&all()).await.unwrap();
+            let rows = store.scan(&all()).await.unwrap();
             let mut rows = rows.into_iter();
             let (key, row) = rows
                 .find(|(it, _)| it.bytes.ends_with(id.as_bytes()))
                 .unwrap();
             let request = Key::new(KeySpace::Request, &[id.as_bytes()]);
-            let request = store.inner.get(&request).await.unwrap().unwrap();
+            let request = store.get(&request).await.unwrap().unwrap();
             let name = &key.bytes[..key.bytes.len() - 16];
             for before in 0..BEFORE {
                 // Not many of one payment beside each other.
@@ -205,13 +180,14 @@ impl Crowded {
             }
             first.get_or_insert(refused);
         }
-        store.inner.commit(copies).await.unwrap();
+        store.commit(copies).await.unwrap();
         let again = it.pay_value("5").await;
         failed(&it.gateway, &again).await;
         let crowded = Self {
             first: [first.unwrap(), again],
             it,
             store,
+            counts,
         };
         assert_eq!(crowded.remembered().await as u64, PAYMENTS + 1);
         crowded.it.chain.refuses_all.store(false, Ordering::SeqCst);
@@ -219,7 +195,7 @@ impl Crowded {
     }
 
     async fn remembered(&self) -> usize {
-        self.store.inner.scan(&all()).await.unwrap().len()
+        self.store.scan(&all()).await.unwrap().len()
     }
 
     /// An operator has looked this one up: how many older ones nobody has.
@@ -241,7 +217,7 @@ async fn many_refusals_of_many_payments__should_not_forget_that_there_were_older
     let crowded = Crowded::start().await;
     let it = &crowded.it;
     it.chain.takes("an older one");
-    let before = crowded.store.requests.load(Ordering::SeqCst);
+    let before = crowded.counts.requests.load(Ordering::SeqCst);
     let again = it.pay_value("5").await;
     it.waits_for(&again, "nonce 7 is used on the chain, perhaps by")
         .await;
@@ -249,7 +225,7 @@ async fn many_refusals_of_many_payments__should_not_forget_that_there_were_older
         .await;
     assert_eq!(it.chain.taken(), ["an older one"], "paid once");
     // What was refused is read from the store once.
-    let read = crowded.store.requests.load(Ordering::SeqCst) - before;
+    let read = crowded.counts.requests.load(Ordering::SeqCst) - before;
     assert!(read < PAYMENTS as usize, "{read}");
     // What was never refused is nobody's second payment.
     assert_eq!(

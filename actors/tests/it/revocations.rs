@@ -16,8 +16,8 @@ use covault_actors::{
         CreateSigningRequest, CreateWallet, GetWalletInfo, Operation, RejectSigningRequest,
         RevokeToken, UpdateWallet,
     },
-    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store},
-    testing::StoreDouble,
+    store::{Batch, CommitError, KeySpace, Scan, Store},
+    testing::{StoreCall, StoreDouble, ToldStore},
 };
 use covault_core::{
     deposit::DepositNetwork,
@@ -293,27 +293,6 @@ async fn other_process(world: &World, store: Arc<dyn Store>, vault: VaultId) -> 
     gateway
 }
 
-/// A store that counts how often requests are read.
-struct CountingStore {
-    inner: Arc<dyn Store>,
-    reads: watch::Sender<usize>,
-}
-
-#[async_trait]
-impl StoreDouble for CountingStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        let row = self.inner.get(key).await;
-        if key.space == KeySpace::Request {
-            self.reads.send_modify(|reads| *reads += 1);
-        }
-        row
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let mut world = crate::processes::world();
@@ -322,11 +301,13 @@ async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let one = world.start().await;
     let vault = vault(&one, "main").await;
     let from = evm_wallet(&one, vault).await;
-    let store = Arc::new(CountingStore {
-        inner: Arc::clone(&world.store),
-        reads: watch::channel(0).0,
+    let (read, mut reads) = watch::channel(0);
+    let store = ToldStore::new(&world.store, move |call: StoreCall<'_>| {
+        if matches!(call, StoreCall::Get(key) if key.space == KeySpace::Request) {
+            read.send_modify(|reads| *reads += 1);
+        }
     });
-    let two = other_process(&world, Arc::clone(&store) as Arc<dyn Store>, vault).await;
+    let two = other_process(&world, store, vault).await;
     world.evm.down.store(true, Ordering::SeqCst);
     let pending = create(&one, send(&from)).await;
     let waits = {
@@ -334,7 +315,6 @@ async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
         tokio::spawn(async move { ask_outcome(&two, &admin(), &uuid).await })
     };
     // Once before it waits, and once more when it listens.
-    let mut reads = store.reads.subscribe();
     reads.wait_for(|reads| *reads >= 2).await.unwrap();
     world.evm.down.store(false, Ordering::SeqCst);
     assert_eq!(waits.await.unwrap().unwrap().error, None);

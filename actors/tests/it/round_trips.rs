@@ -5,22 +5,15 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use covault_actors::{
     gateway::Gateway,
-    store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Store},
-    testing::StoreDouble,
+    store::KeySpace,
+    testing::{StoreCall, ToldStore},
 };
 
 use covault_core::schema::wire::{self, create_signing_request_request::Type as Kind};
 
 use crate::world::*;
-
-/// A store that notes each question and each commit.
-struct CountingStore {
-    inner: Arc<dyn Store>,
-    trips: Mutex<Vec<String>>,
-}
 
 /// Looking after others is no part of a request.
 fn is_upkeep(space: KeySpace) -> bool {
@@ -30,42 +23,18 @@ fn is_upkeep(space: KeySpace) -> bool {
     )
 }
 
-impl CountingStore {
-    fn note(&self, what: &str, space: KeySpace) {
-        if !is_upkeep(space) {
-            self.trips.lock().unwrap().push(format!("{what} {space:?}"));
+/// Each question to a store and each commit, in words.
+fn trip(call: StoreCall<'_>) -> Option<String> {
+    let (what, space) = match call {
+        StoreCall::Commit(batch) => {
+            let mut spaces = batch.writes().iter().map(|write| write.key.space);
+            ("commit", spaces.find(|space| !is_upkeep(*space))?)
         }
-    }
-}
-
-#[async_trait]
-impl StoreDouble for CountingStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let mut spaces = batch.writes().iter().map(|write| write.key.space);
-        if let Some(space) = spaces.find(|space| !is_upkeep(*space)) {
-            self.note("commit", space);
-        }
-        self.inner.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.note("get", key.space);
-        self.inner.get(key).await
-    }
-
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.note("get all", space);
-        self.inner.get_all(space, keys).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.note("scan", scan.space);
-        self.inner.scan(scan).await
-    }
+        StoreCall::Get(key) => ("get", key.space),
+        StoreCall::GetAll(space, _) => ("get all", space),
+        StoreCall::Scan(scan) => ("scan", scan.space),
+    };
+    (!is_upkeep(space)).then(|| format!("{what} {space:?}"))
 }
 
 async fn transfer(world: &World, gateway: &Gateway, from: &str, to: &str) -> String {
@@ -86,11 +55,12 @@ async fn a_transfer__should_go_to_the_store_four_times() {
     let mut world = World::new();
     // What follows a transaction is no part of its request.
     world.settings.tracking_first_ms = 3_600_000;
-    let store = Arc::new(CountingStore {
-        inner: Arc::clone(&world.store),
-        trips: Mutex::default(),
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&taken);
+    let store = ToldStore::new(&world.store, move |call: StoreCall<'_>| {
+        noted.lock().unwrap().extend(trip(call));
     });
-    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let gateway = world.start_on(store).await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let own = evm_wallet(&gateway, vault).await;
@@ -100,9 +70,9 @@ async fn a_transfer__should_go_to_the_store_four_times() {
     let mut trips = Vec::new();
     let mut requests = Vec::new();
     for to in &recipients {
-        store.trips.lock().unwrap().clear();
+        taken.lock().unwrap().clear();
         requests.push(transfer(&world, &gateway, &address, to).await);
-        trips.push(std::mem::take(&mut *store.trips.lock().unwrap()));
+        trips.push(std::mem::take(&mut *taken.lock().unwrap()));
     }
     // The first one looks at what is not known, and so does the first one to the second wallet.
     for number in [1, 2, 3, 4, 6] {

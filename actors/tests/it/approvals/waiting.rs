@@ -2,7 +2,7 @@
 
 use covault_actors::{
     store::{Batch, CommitError, Key, ReadError, Row, redb::RedbStore},
-    testing::StoreDouble,
+    testing::{MuteStore, StoreDouble},
 };
 use covault_core::fault::FaultCode;
 use covault_core::schema::wire::create_signing_request_request::Type as Kind;
@@ -305,44 +305,24 @@ async fn approvals__should_count_from_their_commit_on() {
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
 }
 
-/// A store whose next commit about what waits for people is taken, and its answer lost, once it is armed.
-struct MuteStore {
-    inner: Arc<dyn Store>,
-    armed: AtomicBool,
-}
-
-#[async_trait::async_trait]
-impl StoreDouble for MuteStore {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        let mut writes = batch.writes().iter();
-        let is_it = writes.any(|write| write.key.space == KeySpace::Awaiting);
-        let is_lost = is_it && self.armed.swap(false, Ordering::SeqCst);
-        self.inner.commit(batch).await?;
-        match is_lost {
-            true => Err(CommitError::Unavailable("no answer".into())),
-            false => Ok(()),
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_people_approved__should_go_on_although_the_answer_of_the_store_was_lost() {
     let world = World::new();
-    let store = Arc::new(MuteStore {
-        inner: Arc::clone(&world.store),
-        armed: AtomicBool::new(false),
+    // The next commit about what waits for people is taken, and its answer lost, once this is so.
+    let armed = Arc::new(AtomicBool::new(false));
+    let is_armed = Arc::clone(&armed);
+    let store = MuteStore::new(&world.store, move |batch: &Batch| {
+        let mut writes = batch.writes().iter();
+        writes.any(|write| write.key.space == KeySpace::Awaiting)
+            && is_armed.swap(false, Ordering::SeqCst)
     });
-    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let gateway = world.start_on(store).await;
     let manual = vault_with(&gateway, rule("manual", 1)).await;
     let from = evm_wallet(&gateway, manual).await;
     let uuid = create(&gateway, send(&from)).await.uuid;
     let shown = details(&gateway, &uuid).await;
     let approval = persons()[0].approval(&shown, FEE, world.clock_ms() + HOUR);
-    store.armed.store(true, Ordering::SeqCst);
+    armed.store(true, Ordering::SeqCst);
     let fault = approve(&gateway, &uuid, approval).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
