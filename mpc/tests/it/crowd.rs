@@ -253,11 +253,13 @@ async fn slow_signer__should_be_avoided_and_come_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_signer__should_be_waited_for_no_longer_than_nearly_all_attempts_take() {
     let (bus, test, root) = cluster(3, Curve::Ed25519).await;
-    times(&test, &root, 40).await;
+    let usual = times(&test, &root, 40).await;
     // It lives, and hears nothing.
     bus.deaf.lock().unwrap().insert(test.nodes[2].identity.id());
     let times = times(&test, &root, 30).await;
-    assert!(times[29] < Duration::from_secs(1), "{times:?}");
+    // By how fast this machine is now.
+    let most = Duration::from_secs(1) + 10 * usual[39];
+    assert!(times[29] < most, "{times:?}, usually {usual:?}");
 }
 
 /// Of two vaults that share a node, one needs another node that lives and hears nothing.

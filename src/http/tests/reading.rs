@@ -121,7 +121,8 @@ async fn an_answer_that_nobody_reads__should_be_given_up_and_cut_nobody_off() {
         let slow = tokio::spawn(async move { client_of_slow.get(uri).await.unwrap() });
         let began = Instant::now();
         while Arc::strong_count(&server.answers) > 2 {
-            assert!(began.elapsed() < 10 * READING, "window {window}");
+            // Never, where it is not given up.
+            assert!(began.elapsed() < 100 * READING, "window {window}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(2 * READING).await;
@@ -181,7 +182,7 @@ async fn a_connection_of_which_nothing_is_read__should_be_closed() {
     for window in [0, 1] {
         let mut idler = ask_and_read_no_more(&server, window).await;
         let mut said = Vec::new();
-        let closed = tokio::time::timeout(10 * READING, idler.read_to_end(&mut said));
+        let closed = tokio::time::timeout(100 * READING, idler.read_to_end(&mut said));
         closed.await.expect("it is closed").unwrap();
     }
     let mut idle = ask_and_read_no_more(&server, 100).await;
