@@ -282,7 +282,7 @@ impl<P: Protocol> Client<P> {
     pub async fn submit<C: Call<P>>(
         &self,
         call: C,
-        objection: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<Objection>,
+        objection: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<Objection> + Sync,
     ) -> (Result<C::Answer, CallError<P::Refusal>>, bool) {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let request = call.request(&self.protocol);
@@ -368,7 +368,7 @@ impl<P: Protocol> Client<P> {
     pub async fn voices<C: Call<P>>(
         &self,
         call: C,
-        same: impl Fn(&C::Answer, &C::Answer) -> bool,
+        same: impl Fn(&C::Answer, &C::Answer) -> bool + Sync,
     ) -> Result<Vec<Result<C::Answer, P::Refusal>>, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let request = call.request(&self.protocol);
@@ -456,7 +456,7 @@ impl<P: Protocol> Client<P> {
     pub async fn reached<C: Call<P>, T: Ord>(
         &self,
         call: C,
-        take: impl Fn(&C::Answer) -> Option<T>,
+        take: impl Fn(&C::Answer) -> Option<T> + Sync,
     ) -> Result<T, CallError<P::Refusal>> {
         let subject = call.subject();
         let (mut said, mut refusal) = (Vec::new(), None);
@@ -490,7 +490,7 @@ impl<P: Protocol> Client<P> {
     pub async fn agreed<C: Call<P>>(
         &self,
         call: C,
-        same: impl Fn(&C::Answer, &C::Answer) -> bool,
+        same: impl Fn(&C::Answer, &C::Answer) -> bool + Sync,
     ) -> Result<C::Answer, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
         let (subject, request) = (call.subject(), call.request(&self.protocol));
@@ -521,7 +521,7 @@ impl<P: Protocol> Client<P> {
         &self,
         call: C,
         take: impl Fn(&C::Answer) -> Option<T> + Send + Sync,
-        same: impl Fn(&T, &T) -> bool,
+        same: impl Fn(&T, &T) -> bool + Sync,
     ) -> Result<T, CallError<P::Refusal>> {
         let subject = call.subject();
         let take = move |answer: &C::Answer| ParsedResponse::required(subject, take(answer));
@@ -551,8 +551,8 @@ impl<P: Protocol> Client<P> {
 
 /// Whether two nodes say the same: an answer, or the same refusal.
 fn same_word<T, R: Refusal>(
-    same: impl Fn(&T, &T) -> bool,
-) -> impl Fn(&Result<T, R>, &Result<T, R>) -> bool {
+    same: impl Fn(&T, &T) -> bool + Sync,
+) -> impl Fn(&Result<T, R>, &Result<T, R>) -> bool + Sync {
     move |one, other| match (one, other) {
         (Ok(one), Ok(other)) => same(one, other),
         (Err(one), Err(other)) => one.agrees_with(other),

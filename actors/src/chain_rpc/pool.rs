@@ -6,7 +6,9 @@
 //!
 //! Errors name the chain and never a node's address, which may hold an access key.
 
+mod erased;
 mod node;
+mod said;
 mod submit;
 
 use std::{
@@ -26,7 +28,7 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use rustls::ClientConfig;
 use rustls_platform_verifier::ConfigVerifierExt as _;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::sync::Semaphore;
 
 use super::{
     endpoints::{ChainEndpoints, ChainKey, NodeEndpoint},
@@ -37,6 +39,7 @@ use super::{
 };
 
 use node::{Keep, NodeFailure, PoolNode, headers, keeping};
+use said::Said;
 pub use submit::{Objection, ObjectionKind};
 
 /// So many transactions that other nodes have taken wait for their turn at a node.
@@ -264,21 +267,10 @@ impl NodePool {
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
     ) -> Result<T, PoolError> {
-        let begun = Instant::now();
-        let mut round = 1;
-        loop {
-            let (_, answer, _) = self.in_turn(call, &read, |_| None).await;
-            // The caller waits no longer than for a node that is silent.
-            let again = round < ROUNDS && begun.elapsed() < self.timeout;
-            match answer {
-                Err(PoolError::Unknown(_) | PoolError::TooLong(_)) if again => {
-                    let pause = PAUSE_MS - PAUSE_MS * u64::from(self.dice()) / 1024;
-                    tokio::time::sleep(Duration::from_millis(pause)).await;
-                    round += 1;
-                }
-                answer => return answer,
-            }
-        }
+        let said = Said::new(self.nodes.len());
+        let keep = |node, response: &NodeResponse| said.keep(node, read(response));
+        let node = self.first_of(call, &keep).await?;
+        said.take(node).ok_or_else(|| self.unknown(UNREAD))
     }
 
     /// The answer of the node that is doing best, for questions that nothing hangs on: a node that
@@ -348,35 +340,13 @@ impl NodePool {
         what: &str,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        same: impl Fn(&T, &T) -> bool,
+        same: impl Fn(&T, &T) -> bool + Sync,
     ) -> Result<T, PoolError> {
-        let mut answers = self.gather(call, read, &same).await?;
-        let voices = |one: &T| answers.iter().filter(|(_, other)| same(one, other)).count();
-        let enough = |(_, said): &&(usize, T)| voices(said) >= self.agree();
-        let winner = answers.iter().position(|answer| enough(&answer));
-        let (against, contested) = match winner.and_then(|winner| answers.get(winner)) {
-            Some((_, winner)) => {
-                let against = answers.iter().filter(|(_, other)| !same(winner, other));
-                let contested = against.clone().any(|answer| enough(&answer));
-                (against.map(|(index, _)| *index).collect(), contested)
-            }
-            None => (Vec::new(), true),
-        };
-        for node in against.iter().filter_map(|index| self.nodes.get(*index)) {
-            node.health.dissented();
-        }
-        if contested || !against.is_empty() {
-            let nodes = against.iter().map(|index| index + 1).collect::<Vec<_>>();
-            tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes disagree");
-        }
-        let winner = winner.filter(|_| !contested);
-        match winner.map(|winner| answers.swap_remove(winner)) {
-            Some((_, said)) => Ok(said),
-            None => Err(self.unknown(&format!(
-                "the nodes disagree about {what}; {} must agree",
-                self.agree()
-            ))),
-        }
+        let said = Said::new(self.nodes.len());
+        let keep = |node, response: &NodeResponse| said.keep(node, read(response));
+        let agree = |one, other| said.agree(one, other, &same);
+        let node = self.quorum_of(what, call, &keep, &agree).await?;
+        said.take(node).ok_or_else(|| self.unknown(UNREAD))
     }
 
     /// What nodes say, of as many of this chain as have to agree, with their numbers from 0: of all of them where those
@@ -388,53 +358,15 @@ impl NodePool {
         &self,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        same: impl Fn(&T, &T) -> bool,
+        same: impl Fn(&T, &T) -> bool + Sync,
     ) -> Result<Vec<(usize, T)>, PoolError> {
-        if self.agree() <= 1 {
-            let said = self.first(call, read).await?;
-            return Ok(vec![(self.preferred.load(Ordering::Relaxed), said)]);
-        }
-        let read = &read;
-        let order = self.order(call.is_costly);
-        let patience = self.patience(order.len().saturating_sub(self.agree()));
-        let ask = |index: usize| async move {
-            let said = self.ask_within(index, patience, call, read);
-            (index, said.await)
-        };
-        let (some, rest) = order.split_at(self.agree().min(order.len()));
-        let mut answers: Vec<(usize, T)> = Vec::new();
-        let mut trouble = None;
-        let mut wrong_chain = None;
-        for nodes in [some, rest] {
-            for (index, answer) in join_all(nodes.iter().copied().map(ask)).await {
-                match answer {
-                    Ok(said) => answers.push((index, said)),
-                    Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
-                    Err(failure) => trouble = Some(failure),
-                }
-            }
-            let unanimous = answers
-                .iter()
-                .all(|(_, one)| answers.iter().all(|(_, other)| same(one, other)));
-            if unanimous && answers.len() >= self.agree() {
-                break;
-            }
-        }
-        if let (true, None, Some(reason)) = (answers.is_empty(), &trouble, wrong_chain) {
-            return Err(PoolError::WrongChain(reason));
-        }
-        if answers.len() < self.agree() {
-            let reason = trouble
-                .as_ref()
-                .map_or("the others are on another chain", NodeFailure::reason);
-            let reason = format!(
-                "{} of the {} nodes that have to agree answered; {reason}",
-                answers.len(),
-                self.agree()
-            );
-            return Err(self.failed(trouble.as_ref(), &reason));
-        }
-        Ok(answers)
+        let said = Said::new(self.nodes.len());
+        let keep = |node, response: &NodeResponse| said.keep(node, read(response));
+        let agree = |one, other| said.agree(one, other, &same);
+        let nodes = self.gather_of(call, &keep, &agree).await?;
+        let taken = nodes.into_iter().map(|node| Some((node, said.take(node)?)));
+        let taken: Option<Vec<_>> = taken.collect();
+        taken.ok_or_else(|| self.unknown(UNREAD))
     }
 
     /// Asks every node, one after the other, until `found` is true of what one says; `Err` is a

@@ -117,7 +117,7 @@ impl TonNode {
     async fn wallet_by(
         &self,
         address: &TonAddress,
-        same: impl Fn(&TonWallet, &TonWallet) -> bool,
+        same: impl Fn(&TonWallet, &TonWallet) -> bool + Sync,
     ) -> Result<TonWallet, ChainError> {
         let read = |answer: &NodeResponse| answers::wallet(answer, address);
         let same = |one: &TonWallet, other: &TonWallet| {

@@ -1,16 +1,13 @@
 //! Sends transactions to nodes, and decides when their refusals count.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::{NodeFailure, NodePool, PoolError, PoolNode};
+use super::{NodeFailure, NodePool, PoolError, PoolNode, UNREAD, said::Said};
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
-    line::{CallsOf, is_of_request},
+    line::CallsOf,
     tries::{self, SendTry},
 };
 
@@ -49,18 +46,18 @@ impl Objection {
 
 /// The nodes that do not take something, by their numbers from 1, and what they have against it.
 #[derive(Default)]
-struct Objections(Vec<(usize, Objection)>);
+pub(super) struct Objections(pub(super) Vec<(usize, Objection)>);
 
 impl Objections {
     /// How many of them say the same as the last one.
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         let last = self.0.last().map(|(_, objection)| objection.kind);
         let same = |(_, objection): &&(usize, Objection)| Some(objection.kind) == last;
         self.0.iter().filter(same).count()
     }
 
     /// Why it is not over yet, although these do not take it; `None` where there are none.
-    fn reason(&self, needed: usize, trouble: Option<String>) -> Option<String> {
+    pub(super) fn reason(&self, needed: usize, trouble: Option<String>) -> Option<String> {
         let said = self.0.iter();
         let said = said.map(|(node, objection)| format!("node {node}: {}", objection.words));
         let said: Vec<String> = said.collect();
@@ -106,63 +103,18 @@ impl NodePool {
         &self,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        objection: impl Fn(&T) -> Option<Objection>,
+        objection: impl Fn(&T) -> Option<Objection> + Sync,
     ) -> (Result<T, PoolError>, bool) {
-        let (others, said, doubt) = self.in_turn(call, read, &objection).await;
+        let answers = Said::new(self.nodes.len());
+        let keep = |node, response: &NodeResponse| answers.keep(node, read(response));
+        let objects = |node| answers.with(node, &objection);
+        let (others, node, doubt) = self.in_turn(call, &keep, &objects).await;
+        let said = node.and_then(|node| answers.take(node).ok_or_else(|| self.unknown(UNREAD)));
         note_try(said.as_ref().ok().map(objection), doubt);
         if said.is_ok() {
             self.pass_on(others, call);
         }
         (said, doubt)
-    }
-
-    /// Asks one node after the other, until one does not object, or enough do. Gives back those that were not asked, none
-    /// where enough object; and whether a node may have taken the request before and its answer was lost.
-    pub(super) async fn in_turn<T: Send>(
-        &self,
-        call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        objection: impl Fn(&T) -> Option<Objection>,
-    ) -> (VecDeque<usize>, Result<T, PoolError>, bool) {
-        let mut trouble = None;
-        let mut wrong_chain = None;
-        let mut doubt = false;
-        let mut objections = Objections::default();
-        let needed = self.witnesses_needed();
-        let mut order = VecDeque::from(self.order(call.is_costly));
-        while let Some(index) = order.pop_front() {
-            let patience = self.patience(order.len());
-            match self.ask_within(index, patience, call, &read).await {
-                Ok(said) => {
-                    let objects = objection(&said).map(|one| (index.saturating_add(1), one));
-                    let passes = objects.is_none();
-                    objections.0.extend(objects);
-                    if passes || objections.count() >= needed {
-                        self.preferred.store(index, Ordering::Relaxed);
-                        let others = if passes { order } else { VecDeque::new() };
-                        return (others, Ok(said), doubt);
-                    }
-                }
-                Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
-                // The caller's patience ends it, where none of them has a place in time.
-                Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
-                Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
-                    trouble = Some(failure);
-                }
-            }
-        }
-        let why_not = trouble.as_ref().map(|failure| failure.reason().to_owned());
-        let why_not = why_not.or_else(|| wrong_chain.clone());
-        let error = match (objections.reason(needed, why_not), trouble, wrong_chain) {
-            (Some(reason), _, _) => self.unknown(&reason),
-            (None, None, Some(reason)) => PoolError::WrongChain(reason),
-            (None, trouble, _) => {
-                let reason = trouble.as_ref().map_or("", NodeFailure::reason);
-                self.failed(trouble.as_ref(), reason)
-            }
-        };
-        (VecDeque::new(), Err(error), doubt)
     }
 
     /// Sends to the others, too, what a node did not object to, in tasks of their own and in the place of its request: that one
