@@ -406,7 +406,7 @@ async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
     let long = rest.ask(NodeRequest::get("/long", &[])).await.unwrap_err();
     assert_eq!(
         long,
-        CallError::Unreachable("Bitcoin: the node's answer is too long".into())
+        CallError::TooLong("Bitcoin: the node's answer is too long".into())
     );
     let bytes = NodeRequest::post(
         "/submit",
