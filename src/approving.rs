@@ -61,7 +61,17 @@ pub struct Asked {
 /// # Errors
 /// As [`list_challenge`].
 pub fn gesture(all: &[Asked]) -> Result<([u8; 32], Vec<[u8; 32]>), Fault> {
-    let ids: Result<Vec<_>, _> = all.iter().map(|it| it.approval.id()).collect();
+    gesture_of(all.iter().map(|it| &it.approval))
+}
+
+/// The same of approvals.
+///
+/// # Errors
+/// As [`list_challenge`].
+pub fn gesture_of<'a>(
+    all: impl Iterator<Item = &'a Approval>,
+) -> Result<([u8; 32], Vec<[u8; 32]>), Fault> {
+    let ids: Result<Vec<_>, _> = all.map(Approval::id).collect();
     let mut ids = ids?;
     ids.sort_unstable();
     match ids.as_slice() {

@@ -1,16 +1,20 @@
 //! Answers what signer nodes ask for the people who approve on their pages ([`crate::approval_page`]): with ordinary
 //! operations, so that a node learns and does nothing that an approver on the console would not.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use covault_actors::{
     gateway::{Caller, Gateway, Share, Shares},
     operations::{
         ApproveSigningRequests, GetPendingSigningRequests, GetSigningRequestDetails, Operation,
+        RejectSigningRequests,
     },
 };
 use covault_core::{
-    approval::{ApprovalProof, ApprovalTerms, GivenApproval, WebAuthnAssertion},
+    approval::{ApprovalProof, GivenApproval, WebAuthnAssertion},
     fault::{Class, Fault},
     ids::RequestId,
     order::NodeId,
@@ -18,7 +22,9 @@ use covault_core::{
 };
 use covault_mpc::{
     cluster::{AskedQuestion, Cluster},
-    questions::{MAX_PENDING, MAX_PENDING_BYTES, NodeAnswer, NodeQuestion},
+    questions::{
+        ApprovedRequest, MAX_PENDING, MAX_PENDING_BYTES, NodeAnswer, NodeOutcome, NodeQuestion,
+    },
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -74,22 +80,22 @@ async fn answer(
         node: asked.node,
     };
     let answer = match &asked.question {
-        NodeQuestion::Pending { request: None } => answers.pending().await,
-        NodeQuestion::Pending {
-            request: Some(request),
-        } => answers.one(*request).await,
-        NodeQuestion::Approve {
-            request,
-            terms,
-            given,
-        } => answers.approve(*request, *terms, given).await,
+        NodeQuestion::Pending { requests } if requests.is_empty() => answers.pending().await,
+        NodeQuestion::Pending { requests } => answers.these(requests).await,
+        NodeQuestion::Approve { requests, given } => answers.approve(requests, given).await,
+        NodeQuestion::Reject {
+            requests,
+            reason,
+            proof,
+        } => answers.reject(requests, reason, proof).await,
     };
     send(&cluster, &asked, answer);
 }
 
 fn send(cluster: &Cluster, asked: &AskedQuestion, answer: Result<NodeAnswer, Fault>) {
     let answer = answer.unwrap_or_else(|fault| {
-        tracing::info!(
+        // As often as the node likes: its page says so, and a node must not fill the disk with words.
+        tracing::debug!(
             node = asked.node.openssh_line(""),
             ?fault,
             "a question of a node is refused"
@@ -127,6 +133,8 @@ impl NodeAnswers<'_> {
     async fn pending(&self) -> Result<NodeAnswer, Fault> {
         let mut signers: HashMap<String, bool> = HashMap::new();
         let (mut requests, mut bytes, mut after) = (Vec::new(), 0_usize, String::new());
+        // One vault that cannot be read keeps nobody from the others.
+        let mut more = false;
         for _ in 0..PAGES {
             let page = wire::GetPendingSigningRequestsRequest {
                 vault_uuid: String::new(),
@@ -136,7 +144,6 @@ impl NodeAnswers<'_> {
             let page = self.call::<GetPendingSigningRequests>(&page).await?;
             let page = page.signing_requests;
             let Some(last) = page.last().map(|last| last.uuid.clone()) else {
-                let more = false;
                 return Ok(NodeAnswer::Pending { requests, more });
             };
             after = last;
@@ -145,7 +152,16 @@ impl NodeAnswers<'_> {
                 let is_signer = match signers.get(&vault) {
                     Some(known) => *known,
                     None => {
-                        let found = self.is_signer(&vault).await?;
+                        let found = self.is_signer(&vault).await;
+                        let found = found.unwrap_or_else(|fault| {
+                            tracing::debug!(
+                                vault,
+                                ?fault,
+                                "a node is not told what waits in a vault"
+                            );
+                            more = true;
+                            false
+                        });
                         signers.insert(vault, found);
                         found
                     }
@@ -168,19 +184,31 @@ impl NodeAnswers<'_> {
         Ok(NodeAnswer::Pending { requests, more })
     }
 
-    /// One request, when it waits and the node is among its signers.
-    async fn one(&self, request: RequestId) -> Result<NodeAnswer, Fault> {
-        let told = self.told(&request.to_string()).await?;
-        let mut requests = Vec::new();
-        if let Some(told) = told {
-            let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;
-            let vault = whole.vault_uuid.unwrap_or_default();
-            if told.len() <= MAX_PENDING_BYTES && self.is_signer(&vault).await? {
-                requests.push(told);
+    /// These requests, those of them that wait and whose signers the node is among.
+    async fn these(&self, ids: &[RequestId]) -> Result<NodeAnswer, Fault> {
+        let (mut requests, mut bytes, mut more) = (Vec::new(), 0_usize, false);
+        for id in ids {
+            let Some((_, told)) = self.of_its_vaults(*id).await? else {
+                continue;
+            };
+            bytes = bytes.saturating_add(told.len());
+            match bytes <= MAX_PENDING_BYTES {
+                true => requests.push(told),
+                false => more = true,
             }
         }
-        let more = false;
         Ok(NodeAnswer::Pending { requests, more })
+    }
+
+    /// A request with its vault, when it waits and the node is among its signers.
+    async fn of_its_vaults(&self, id: RequestId) -> Result<Option<(String, Vec<u8>)>, Fault> {
+        let Some(told) = self.told(&id.to_string()).await? else {
+            return Ok(None);
+        };
+        let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;
+        let vault = whole.vault_uuid.unwrap_or_default();
+        let is_signer = self.is_signer(&vault).await?;
+        Ok(is_signer.then_some((vault, told)))
     }
 
     /// What people are shown of a request that waits, in bytes.
@@ -218,66 +246,149 @@ impl NodeAnswers<'_> {
         Ok(told)
     }
 
-    /// Has an approval stored. Whose it is, and whether it is one, the operation finds out.
+    /// The vault of a request that waits and whose signers the node is among. Of the vaults of others it learns nothing, and
+    /// brings nothing there.
+    async fn own_vault(&self, request: RequestId) -> Result<String, Fault> {
+        let found = self.of_its_vaults(request).await?;
+        found
+            .map(|(vault, _)| vault)
+            .ok_or_else(Fault::invalid_uuid)
+    }
+
+    /// Has approvals stored. Whose they are, and whether they are any, the operation finds out.
     async fn approve(
         &self,
-        request: RequestId,
-        terms: ApprovalTerms,
+        requests: &[ApprovedRequest],
         given: &GivenApproval,
     ) -> Result<NodeAnswer, Fault> {
-        let ApprovalProof::WebAuthn {
-            credential_id,
-            assertion,
-        } = &given.proof
-        else {
-            return Err(Fault::field("proof", "is not a passkey's"));
-        };
-        // Of the vaults of others it learns nothing here either.
-        let waits = self.one(request).await?;
-        if !matches!(&waits, NodeAnswer::Pending { requests, .. } if !requests.is_empty()) {
-            return Err(Fault::invalid_uuid());
+        let proof = passkeys_proof(&given.proof)?;
+        let mut outcomes = HashMap::new();
+        // A call is about one vault, one highest fee and one end.
+        let mut calls: BTreeMap<_, Vec<RequestId>> = BTreeMap::new();
+        for ApprovedRequest { request, terms } in requests {
+            match self.own_vault(*request).await {
+                Ok(vault) => {
+                    let call = (vault, terms.most_fee, terms.valid_until_ms);
+                    calls.entry(call).or_default().push(*request);
+                }
+                Err(fault) => self.refused(&mut outcomes, &[*request], &fault),
+            }
         }
-        let WebAuthnAssertion {
-            authenticator_data,
-            client_data_json,
-            signature,
-        } = assertion.clone();
-        let proof = wire::WebAuthnProof {
-            credential_id: credential_id.clone(),
-            authenticator_data,
-            client_data_json,
-            signature,
-        };
-        let approval = wire::ApproveSigningRequestsRequest {
-            uuids: vec![request.to_string()],
-            approval: Some(wire::Approval {
-                most_fee: terms.most_fee.to_string(),
-                valid_until_ms: terms.valid_until_ms,
-                list: given.list.iter().map(|id| id.to_vec()).collect(),
-                proof: Some(wire::PersonProof {
-                    r#type: Some(wire::person_proof::Type::WebAuthn(proof)),
+        for ((_, most_fee, valid_until_ms), ids) in calls {
+            let approval = wire::ApproveSigningRequestsRequest {
+                uuids: ids.iter().map(RequestId::to_string).collect(),
+                approval: Some(wire::Approval {
+                    most_fee: most_fee.to_string(),
+                    valid_until_ms,
+                    list: given.list.iter().map(|id| id.to_vec()).collect(),
+                    proof: Some(proof.clone()),
                 }),
-            }),
+            };
+            match self.call::<ApproveSigningRequests>(&approval).await {
+                Ok(answer) => add(&mut outcomes, answer.results),
+                Err(fault) => self.refused(&mut outcomes, &ids, &fault),
+            }
+        }
+        let ids = requests.iter().map(|it| it.request);
+        Ok(done(ids, outcomes))
+    }
+
+    /// Has a rejection stored, likewise. Its proof is of all of the requests together.
+    async fn reject(
+        &self,
+        requests: &[RequestId],
+        reason: &str,
+        proof: &ApprovalProof,
+    ) -> Result<NodeAnswer, Fault> {
+        let proof = passkeys_proof(proof)?;
+        for request in requests {
+            self.own_vault(*request).await?;
+        }
+        let rejection = wire::RejectSigningRequestsRequest {
+            uuids: requests.iter().map(RequestId::to_string).collect(),
+            rejection: Some(proof),
+            reason: reason.to_owned(),
         };
-        let answer = self.call::<ApproveSigningRequests>(&approval).await?;
-        let result = answer.results.into_iter().next();
-        let result = result.ok_or_else(|| Fault::bug("an approval without a result"))?;
-        Ok(match result.error {
-            None => NodeAnswer::Approved {
+        let answer = self.call::<RejectSigningRequests>(&rejection).await?;
+        let mut outcomes = HashMap::new();
+        add(&mut outcomes, answer.results);
+        Ok(done(requests.iter().copied(), outcomes))
+    }
+
+    fn refused(&self, outcomes: &mut Outcomes, ids: &[RequestId], fault: &Fault) {
+        let problem = api::sentence(fault, NAME);
+        tracing::debug!(
+            node = self.node.openssh_line(""),
+            ?fault,
+            "an approval of a node's page is refused"
+        );
+        for id in ids {
+            let problem = problem.clone();
+            outcomes.insert(id.to_string(), NodeOutcome::Refused { problem });
+        }
+    }
+}
+
+/// What became of requests, by their ids.
+type Outcomes = HashMap<String, NodeOutcome>;
+
+fn add(outcomes: &mut Outcomes, results: Vec<wire::SigningRequestResult>) {
+    for result in results {
+        let outcome = match result.error {
+            None => NodeOutcome::Done {
                 missing: result.remaining_approval_count,
             },
-            Some(error) => NodeAnswer::Refused {
+            Some(error) => NodeOutcome::Refused {
                 problem: error.message,
             },
-        })
+        };
+        outcomes.insert(result.uuid, outcome);
     }
+}
+
+fn done(ids: impl Iterator<Item = RequestId>, mut outcomes: Outcomes) -> NodeAnswer {
+    let outcome = |id: RequestId| {
+        let outcome = outcomes.remove(&id.to_string());
+        outcome.unwrap_or_else(|| NodeOutcome::Refused {
+            problem: "nothing is known of it".to_owned(),
+        })
+    };
+    let outcomes = ids.map(outcome).collect();
+    NodeAnswer::Done { outcomes }
+}
+
+/// The proof as operations take it. People use nothing but passkeys on pages.
+fn passkeys_proof(proof: &ApprovalProof) -> Result<wire::PersonProof, Fault> {
+    let ApprovalProof::WebAuthn {
+        credential_id,
+        assertion,
+    } = proof
+    else {
+        return Err(Fault::field("proof", "is not a passkey's"));
+    };
+    let WebAuthnAssertion {
+        authenticator_data,
+        client_data_json,
+        signature,
+    } = assertion.clone();
+    let proof = wire::WebAuthnProof {
+        credential_id: credential_id.clone(),
+        authenticator_data,
+        client_data_json,
+        signature,
+    };
+    Ok(wire::PersonProof {
+        r#type: Some(wire::person_proof::Type::WebAuthn(proof)),
+    })
 }
 
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use covault_core::{
-        approval::{Approval, testing::TestPasskey},
+        approval::{
+            Approval, ApprovalTerms, list_challenge, rejections_challenge, testing::TestPasskey,
+        },
         networks::Network,
         port::Clock as _,
     };
@@ -310,7 +421,7 @@ mod tests {
         };
         let id: RequestId = uuid.parse().unwrap();
         let all = told(of(1).pending().await);
-        assert_eq!(all, told(of(1).one(id).await));
+        assert_eq!(all, told(of(1).these(&[id]).await));
         let [request] = all.as_slice() else {
             panic!("{all:?}");
         };
@@ -320,37 +431,86 @@ mod tests {
         );
         // Another node, and a request that is not there.
         assert!(told(of(9).pending().await).is_empty());
-        assert!(told(of(9).one(id).await).is_empty());
+        assert!(told(of(9).these(&[id]).await).is_empty());
         let none = RequestId::from_bytes([7; 16]);
-        assert!(told(of(1).one(none).await).is_empty());
+        assert!(told(of(1).these(&[none]).await).is_empty());
+        let second = world.message(&from, "second", "a note").await;
+        let third = world.message(&from, "third", "a note").await;
+        let [second, third]: [RequestId; 2] = [second, third].map(|uuid| uuid.parse().unwrap());
+        let both = told(of(1).these(&[second, none, third]).await);
+        assert_eq!(both.len(), 2);
 
-        let subject = request.approval_subject.as_ref().unwrap();
-        let terms = ApprovalTerms {
-            most_fee: 0,
-            valid_until_ms: SystemClock.now_ms() + 20 * 3_600_000,
+        // One gesture for two of them, with different ends.
+        let now_ms = SystemClock.now_ms();
+        let approval = |request: &wire::SigningRequest, hours: u64| {
+            let subject = request.approval_subject.as_ref().unwrap();
+            let terms = ApprovalTerms {
+                most_fee: 0,
+                valid_until_ms: now_ms + hours * 3_600_000,
+            };
+            let approval = Approval::new(
+                vault.parse().unwrap(),
+                &subject.root_public_key,
+                request.uuid.parse().unwrap(),
+                Network::Evm,
+                &subject.address,
+                &subject.payload,
+                terms,
+            );
+            let request = approval.request;
+            (ApprovedRequest { request, terms }, approval.id().unwrap())
         };
-        let approval = Approval::new(
-            vault.parse().unwrap(),
-            &subject.root_public_key,
-            id,
-            Network::Evm,
-            &subject.address,
-            &subject.payload,
-            terms,
-        );
-        let given = |passkey: &TestPasskey| passkey.given(passkey.assert(&approval.id().unwrap()));
+        let approvals = [approval(request, 20), approval(&both[0], 21)];
+        let mut list = approvals.map(|(_, id)| id).to_vec();
+        list.sort_unstable();
+        let asked = approvals.map(|(asked, _)| asked);
+        let given = |passkey: &TestPasskey| GivenApproval {
+            list: list.clone(),
+            ..passkey.given(passkey.assert(&list_challenge(&list).unwrap()))
+        };
+        let refused = |answer: Result<NodeAnswer, Fault>, why: &str| {
+            let Ok(NodeAnswer::Done { outcomes }) = &answer else {
+                panic!("{answer:?}");
+            };
+            let is_refused = |it: &NodeOutcome| matches!(it, NodeOutcome::Refused { problem } if problem.contains(why));
+            assert!(outcomes.iter().all(is_refused), "{why}: {outcomes:?}");
+        };
         let stranger = TestPasskey::new("treasurer@key-1", 9);
-        let refused = of(1).approve(id, terms, &given(&stranger)).await.unwrap();
-        let NodeAnswer::Refused { problem } = refused else {
-            panic!("{refused:?}");
-        };
-        assert!(problem.contains("key belongs to no approver"), "{problem}");
-        let approved = of(1).approve(id, terms, &given(&person.passkey)).await;
-        assert_eq!(approved, Ok(NodeAnswer::Approved { missing: 0 }));
-        let ssh = GivenApproval {
+        let answer = of(1).approve(&asked, &given(&stranger)).await;
+        refused(answer, "key belongs to no approver");
+        // A node brings nothing to vaults of others.
+        let good = given(&person.passkey);
+        refused(of(9).approve(&asked, &good).await, "Invalid uuid");
+        let outcomes = vec![NodeOutcome::Done { missing: 0 }; 2];
+        assert_eq!(
+            of(1).approve(&asked, &good).await,
+            Ok(NodeAnswer::Done { outcomes })
+        );
+        let ssh = ApprovalProof::Ssh(String::new());
+        let by_ssh = GivenApproval {
             list: Vec::new(),
-            proof: ApprovalProof::Ssh(String::new()),
+            proof: ssh.clone(),
         };
-        assert!(of(1).approve(id, terms, &ssh).await.is_err());
+        assert!(of(1).approve(&asked, &by_ssh).await.is_err());
+
+        // The last one is rejected.
+        let rejection = |passkey: &TestPasskey, ids: &[RequestId]| {
+            let challenge = rejections_challenge(vault.parse().unwrap(), ids).unwrap();
+            passkey.given(passkey.assert(&challenge)).proof
+        };
+        let good = rejection(&person.passkey, &[third]);
+        assert!(of(9).reject(&[third], "", &good).await.is_err());
+        assert!(of(1).reject(&[third], "", &ssh).await.is_err());
+        let answer = of(1)
+            .reject(&[third], "", &rejection(&stranger, &[third]))
+            .await;
+        refused(answer, "key belongs to no approver");
+        // One of another request.
+        let other = rejection(&person.passkey, &[second]);
+        refused(of(1).reject(&[third], "", &other).await, "challenge");
+        let answer = of(1).reject(&[third], "not ours", &good).await;
+        let outcomes = vec![NodeOutcome::Done { missing: 0 }];
+        assert_eq!(answer, Ok(NodeAnswer::Done { outcomes }));
+        assert!(told(of(1).these(&[third]).await).is_empty());
     }
 }

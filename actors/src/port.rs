@@ -203,11 +203,9 @@ pub trait SignerCluster: Send + Sync {
     /// [`covault_core::fault::Class::Unavailable`] when it could not be sent to all of them.
     async fn tell_of_rejection(
         &self,
-        _rejection: &Rejection,
-        _holders: &[NodeId],
-    ) -> Result<(), Fault> {
-        Ok(())
-    }
+        rejection: &Rejection,
+        holders: &[NodeId],
+    ) -> Result<(), Fault>;
 
     /// Refuses what signers are known to refuse, as far as that can be told before the transaction is built. They continue
     /// checking themselves: this spares a client the wait.

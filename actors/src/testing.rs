@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use covault_core::{
+    approval::Rejection,
     attest::MadeKey,
     fault::Fault,
     order::{
@@ -263,6 +264,10 @@ impl SignerCluster for NoSigners {
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(nobody())
+    }
+
+    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
         Err(nobody())
     }
 

@@ -1,5 +1,5 @@
-//! Marks set by a node's operator: empty files in a folder of the node's folder, which only root and the
-//! node's user can write to. A mark that cannot be checked counts as set.
+//! Marks that a node's operator puts, or the node itself: empty files in a folder of the node's folder, which only root and the node's user
+//! can write to. What cannot be looked at counts as marked.
 
 use std::{
     fs, io,
@@ -36,6 +36,14 @@ impl MarkFolder {
     /// # Errors
     /// When the disk fails, or the folder is a link or no folder.
     pub(crate) fn put(&self, mark: &str) -> io::Result<()> {
+        self.put_all(&[mark.to_owned()])
+    }
+
+    /// Puts several marks with one look after their folder. On disk when it returns; when it fails, some of them may be.
+    ///
+    /// # Errors
+    /// As [`MarkFolder::put`].
+    fn put_all(&self, marks: &[String]) -> io::Result<()> {
         // Root puts marks, and the node's user may have put a link where they go: none is followed.
         let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = open(&self.node_folder, a_folder, Mode::empty())?;
@@ -57,10 +65,12 @@ impl MarkFolder {
             Err(error) => return Err(error.into()),
         }
         let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        match openat(&folder, mark, new, Mode::from_raw_mode(0o644)) {
-            Ok(file) => fsync(&file)?,
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+        for mark in marks {
+            match openat(&folder, mark.as_str(), new, Mode::from_raw_mode(0o644)) {
+                Ok(file) => fsync(&file)?,
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         fsync(&folder)?;
         Ok(fsync(&parent)?)
@@ -71,7 +81,15 @@ impl MarkFolder {
     /// # Errors
     /// As [`MarkFolder::put`].
     pub(crate) fn put_for_the_node(&self, mark: &str) -> io::Result<()> {
-        self.put(mark)?;
+        self.put_all_for_the_node(&[mark.to_owned()])
+    }
+
+    /// Puts several marks to a folder in which the node's user puts marks and takes them away, also where root puts these.
+    ///
+    /// # Errors
+    /// As [`MarkFolder::put`]; some of them may be on disk.
+    pub(crate) fn put_all_for_the_node(&self, marks: &[String]) -> io::Result<()> {
+        self.put_all(marks)?;
         let owner = fs::metadata(&self.node_folder)?;
         let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = fs::File::from(open(self.path(), a_folder, Mode::empty())?);

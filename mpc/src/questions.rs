@@ -4,18 +4,18 @@
 //! and anyone who signs verifies the approval. An orchestrator that lies, or does not answer, has nothing approved.
 
 use covault_core::{
-    approval::{ApprovalTerms, GivenApproval},
+    approval::{ApprovalProof, ApprovalTerms, GivenApproval, MAX_LIST},
     ids::RequestId,
 };
 use serde::{Deserialize, Serialize};
 
-/// Most requests of one answer.
-pub const MAX_PENDING: usize = 50;
+/// Most requests of one answer: as many as one gesture is about.
+pub const MAX_PENDING: usize = MAX_LIST;
 /// Most bytes of the requests of one answer.
 pub const MAX_PENDING_BYTES: usize = 1 << 20;
 /// Most bytes of the envelope of an answer.
 pub(crate) const MAX_ANSWER: usize = MAX_PENDING_BYTES + (16 << 10);
-/// Most bytes of the envelope of a question: an approval has at most 4 KiB.
+/// Most bytes of the envelope of a question: an approval has at most 4 KiB, and what it is about 40 bytes a request.
 pub(crate) const MAX_QUESTION: usize = 16 << 10;
 /// Characters of a sentence of an orchestrator that are kept.
 const MAX_PROBLEM: usize = 300;
@@ -34,18 +34,61 @@ pub(crate) struct NodeQuestionMsg {
 pub enum NodeQuestion {
     /// Which requests wait for people, of vaults whose signers the node is among?
     Pending {
-        /// This one alone.
-        request: Option<RequestId>,
+        /// These alone, at most [`MAX_PENDING`]; empty: all.
+        requests: Vec<RequestId>,
     },
     /// Store this approval. The orchestrator verifies it as any other.
     Approve {
-        /// What was approved.
-        request: RequestId,
-        /// Up to which fee, and until when.
-        terms: ApprovalTerms,
+        /// What was approved with it, at most [`MAX_PENDING`].
+        requests: Vec<ApprovedRequest>,
         /// The proof.
         given: GivenApproval,
     },
+    /// Store this rejection, of requests of one vault. The orchestrator verifies it as any other.
+    Reject {
+        /// What was rejected, at most [`MAX_PENDING`].
+        requests: Vec<RequestId>,
+        /// Why, in the person's words; may be empty.
+        reason: String,
+        /// The proof.
+        proof: ApprovalProof,
+    },
+}
+
+/// What a person has approved of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovedRequest {
+    /// It.
+    pub request: RequestId,
+    /// Up to which fee, and until when.
+    pub terms: ApprovalTerms,
+}
+
+/// What became of one request that was approved or rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeOutcome {
+    /// It is stored.
+    Done {
+        /// How many approvals are still missing by the vault's own rule.
+        missing: u32,
+    },
+    /// It is not stored.
+    Refused {
+        /// Why, in a sentence.
+        problem: String,
+    },
+}
+
+impl NodeQuestion {
+    /// Whether it has no more than an honest one.
+    pub(crate) fn is_bounded(&self) -> bool {
+        let (least, count) = match self {
+            Self::Pending { requests } => (0, requests.len()),
+            Self::Approve { requests, .. } => (1, requests.len()),
+            Self::Reject { requests, .. } => (1, requests.len()),
+        };
+        (least..=MAX_PENDING).contains(&count)
+    }
 }
 
 /// What an orchestrator answers.
@@ -59,16 +102,22 @@ pub enum NodeAnswer {
         /// More wait than these.
         more: bool,
     },
-    /// The approval is stored.
-    Approved {
-        /// How many are still missing by the vault's own rule.
-        missing: u32,
+    /// What became of each request of the question, in its order.
+    Done {
+        /// Each stands for itself.
+        outcomes: Vec<NodeOutcome>,
     },
-    /// It was not done.
+    /// Nothing was done.
     Refused {
         /// Why, in a sentence.
         problem: String,
     },
+}
+
+/// A sentence of an orchestrator, as people can be shown it.
+fn shown(problem: &str) -> String {
+    let shown = problem.chars().filter(|letter| !letter.is_control());
+    shown.take(MAX_PROBLEM).collect()
 }
 
 impl NodeAnswer {
@@ -76,12 +125,21 @@ impl NodeAnswer {
     pub(crate) fn sanitized(self) -> Option<Self> {
         match self {
             Self::Pending { requests, .. } if requests.len() > MAX_PENDING => None,
-            Self::Refused { problem } => {
-                let shown = problem.chars().filter(|letter| !letter.is_control());
-                Some(Self::Refused {
-                    problem: shown.take(MAX_PROBLEM).collect(),
+            Self::Done { outcomes } if outcomes.len() > MAX_PENDING => None,
+            Self::Done { outcomes } => {
+                let outcomes = outcomes.into_iter().map(|outcome| match outcome {
+                    NodeOutcome::Refused { problem } => NodeOutcome::Refused {
+                        problem: shown(&problem),
+                    },
+                    done => done,
+                });
+                Some(Self::Done {
+                    outcomes: outcomes.collect(),
                 })
             }
+            Self::Refused { problem } => Some(Self::Refused {
+                problem: shown(&problem),
+            }),
             answer => Some(answer),
         }
     }
@@ -107,5 +165,64 @@ mod tests {
         };
         assert!(problem.starts_with("no[2Jxxx"));
         assert_eq!(problem.chars().count(), MAX_PROBLEM);
+        let done = |count| NodeAnswer::Done {
+            outcomes: vec![
+                NodeOutcome::Refused {
+                    problem: "\u{1b}".repeat(400) + "no",
+                };
+                count
+            ],
+        };
+        assert!(done(MAX_PENDING + 1).sanitized().is_none());
+        let said = NodeOutcome::Refused {
+            problem: "no".into(),
+        };
+        let outcomes = vec![said; MAX_PENDING];
+        assert_eq!(
+            done(MAX_PENDING).sanitized(),
+            Some(NodeAnswer::Done { outcomes })
+        );
+    }
+
+    #[test]
+    fn question__should_be_about_no_more_requests_than_one_gesture_and_fit_its_envelope() {
+        let request = RequestId::from_bytes([1; 16]);
+        let terms = ApprovalTerms {
+            most_fee: u128::MAX,
+            valid_until_ms: u64::MAX,
+        };
+        // The most that an approval may have with its list.
+        let proof = |bytes| ApprovalProof::Ssh("x".repeat(bytes));
+        let approve = |count| NodeQuestion::Approve {
+            requests: vec![ApprovedRequest { request, terms }; count],
+            given: GivenApproval {
+                list: vec![[1; 32]; 100],
+                proof: proof(4096),
+            },
+        };
+        let reject = |count| NodeQuestion::Reject {
+            requests: vec![request; count],
+            reason: "\u{1f4a3}".repeat(200),
+            proof: proof(4096),
+        };
+        let pending = |count| NodeQuestion::Pending {
+            requests: vec![request; count],
+        };
+        for question in [approve(100), reject(100), pending(100), pending(0)] {
+            assert!(question.is_bounded());
+            let at_ms = u64::MAX;
+            let bytes = crate::message::encode(&NodeQuestionMsg { at_ms, question }).unwrap();
+            // Beside it there are a header, a signature and what seals it.
+            assert!(bytes.len() + 1024 < MAX_QUESTION, "{}", bytes.len());
+        }
+        for question in [
+            approve(101),
+            reject(101),
+            pending(101),
+            approve(0),
+            reject(0),
+        ] {
+            assert!(!question.is_bounded());
+        }
     }
 }

@@ -6,10 +6,14 @@
 //! person has signed, and for requests of the vault that was signed with it: a person of one vault stops nothing of another.
 //! What cannot be looked at is not signed.
 
-use std::{collections::HashMap, io, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    path::Path,
+};
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::Fault,
     ids::{RequestId, VaultId},
 };
 use parking_lot::Mutex;
@@ -29,6 +33,15 @@ pub enum Veto {
     Operator,
     /// A person has rejected it.
     Person,
+}
+
+/// What became of a person's rejection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RejectionOutcome {
+    /// Requests that were not rejected before.
+    pub marked: Vec<RequestId>,
+    /// Requests that are not rejected: too many of their vault are. The operator can veto them.
+    pub no_room: Vec<RequestId>,
 }
 
 /// What one node never signs.
@@ -62,21 +75,32 @@ impl VetoStore {
     /// The operator vetoes a request for good. On disk, and so in force, when it returns.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when the disk fails.
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
     pub fn veto(&self, request: RequestId) -> Result<(), Fault> {
         self.vetoed.put(&request.to_string()).map_err(failed)
     }
 
-    /// A person rejects a request of a vault for good; who calls this has verified that. On disk when it returns. False when
-    /// it was there.
+    /// A person rejects requests of a vault for good; who calls this has verified that. On disk when it returns: each of them
+    /// takes the disk its time.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when the disk fails, [`Class::Limited`] when there are too many.
-    pub fn reject(&self, vault: VaultId, request: RequestId) -> Result<bool, Fault> {
-        let mark = mark(vault, request);
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails: some of them may be rejected then.
+    pub fn reject(
+        &self,
+        vault: VaultId,
+        requests: &[RequestId],
+    ) -> Result<RejectionOutcome, Fault> {
         let mut counts = self.counts.lock();
-        if self.rejected.is_there(&mark).map_err(failed)? {
-            return Ok(false);
+        let mut outcome = RejectionOutcome::default();
+        let requests: BTreeSet<_> = requests.iter().copied().collect();
+        for request in requests {
+            let known = self.rejected.is_there(&mark(vault, request));
+            if !known.map_err(failed)? {
+                outcome.marked.push(request);
+            }
+        }
+        if outcome.marked.is_empty() {
+            return Ok(outcome);
         }
         let counts = match &mut *counts {
             Some(known) => known,
@@ -91,19 +115,40 @@ impl VetoStore {
             }
         };
         let known = counts.entry(vault.to_string()).or_insert(0);
-        if *known >= self.most {
-            let sentence = "this node keeps no more rejections of the vault; its operator can veto the request (covault node veto)";
-            return Err(Fault::new(Class::Limited, sentence));
+        let room = self.most.saturating_sub(*known).min(outcome.marked.len());
+        outcome.no_room = outcome.marked.split_off(room);
+        // Also before it fails: those that are on disk by then count.
+        *known = known.saturating_add(room);
+        let marks: Vec<_> = outcome.marked.iter().map(|it| mark(vault, *it)).collect();
+        if !marks.is_empty() {
+            // Root puts those of a file, and the node goes on with its own.
+            self.rejected.put_all_for_the_node(&marks).map_err(failed)?;
         }
-        self.rejected.put(&mark).map_err(failed)?;
-        *known = known.saturating_add(1);
+        Ok(outcome)
+    }
+
+    /// Whether all of these requests of a vault are rejected.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when that cannot be told.
+    pub(crate) fn are_rejected(
+        &self,
+        vault: VaultId,
+        requests: &[RequestId],
+    ) -> Result<bool, Fault> {
+        for request in requests {
+            let known = self.rejected.is_there(&mark(vault, *request));
+            if !known.map_err(failed)? {
+                return Ok(false);
+            }
+        }
         Ok(true)
     }
 
     /// Why the request must not be signed; `None`: it may be.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when that cannot be told: it must not be signed then either.
+    /// [`covault_core::fault::Class::Unavailable`] when that cannot be told: it must not be signed then either.
     pub fn of_request(&self, vault: VaultId, request: RequestId) -> Result<Option<Veto>, Fault> {
         if self.vetoed.is_there(&request.to_string()).map_err(failed)? {
             return Ok(Some(Veto::Operator));
@@ -157,21 +202,29 @@ mod tests {
             most: 2,
             ..VetoStore::of(folder.path())
         };
-        assert!(store.reject(vault(), request(1)).unwrap());
-        assert!(!store.reject(vault(), request(1)).unwrap());
-        // Counted again by who opens it.
+        let reject = |store: &VetoStore, vault, requests: &[u8]| {
+            let requests: Vec<_> = requests.iter().map(|last| request(*last)).collect();
+            let RejectionOutcome { marked, no_room } = store.reject(vault, &requests).unwrap();
+            (marked.len(), no_room)
+        };
+        assert_eq!(reject(&store, vault(), &[1]), (1, vec![]));
+        assert_eq!(reject(&store, vault(), &[1, 1]), (0, vec![]));
+        // Counted anew by who opens it, and as many taken as there is room for.
         let store = VetoStore {
             most: 2,
             ..VetoStore::of(folder.path())
         };
-        assert!(store.reject(vault(), request(2)).unwrap());
-        let full = store.reject(vault(), request(3)).unwrap_err();
-        assert_eq!(full.class(), &Class::Limited);
-        assert!(!store.reject(vault(), request(2)).unwrap());
+        let three = [request(1), request(2), request(3)];
+        assert!(!store.are_rejected(vault(), &three[..2]).unwrap());
+        assert_eq!(reject(&store, vault(), &[1, 2, 3]), (1, vec![request(3)]));
+        assert_eq!(reject(&store, vault(), &[3]), (0, vec![request(3)]));
+        assert_eq!(reject(&store, vault(), &[2]), (0, vec![]));
+        assert!(store.are_rejected(vault(), &three[..2]).unwrap());
+        assert!(!store.are_rejected(vault(), &three).unwrap());
         // Another vault has room of its own, and its requests are others.
         let other = VaultId::from_bytes([2; 16]);
         assert_eq!(store.of_request(other, request(2)).unwrap(), None);
-        assert!(store.reject(other, request(3)).unwrap());
+        assert_eq!(reject(&store, other, &[3]), (1, vec![]));
         assert_eq!(
             store.of_request(vault(), request(2)).unwrap(),
             Some(Veto::Person)
@@ -185,6 +238,6 @@ mod tests {
         fs::remove_dir_all(folder.path().join(REJECTED)).unwrap();
         fs::write(folder.path().join(REJECTED), b"").unwrap();
         assert!(store.of_request(vault(), request(4)).is_err());
-        assert!(store.reject(vault(), request(4)).is_err());
+        assert!(store.reject(vault(), &[request(4)]).is_err());
     }
 }

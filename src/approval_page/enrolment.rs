@@ -75,6 +75,10 @@ struct EnrolForm {
 pub fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
     let form: EnrolForm = response::json_of(call.head, &call.body)?;
     let page = call.page;
+    // Before the signature: who has no link costs nothing, and is locked out.
+    try_link(call, || {
+        page.links.find(&secret(&form.link)?, call.now_ms())
+    })?;
     let line = form.passkey.line(&page.place, &form.credential)?;
     line.check()?;
     let words = line.fingerprint()?.join(" ");

@@ -7,6 +7,7 @@
 //! [docs/approvals.md]: ../../../docs/approvals.md
 
 mod enrolment;
+mod gestures;
 mod people;
 mod requests;
 mod sessions;
@@ -30,7 +31,6 @@ use axum::{
 };
 use covault_actors::gateway::Shares;
 use covault_core::{
-    approval::{ApprovalTerms, GivenApproval},
     fault::Fault,
     ids::{RequestId, VaultId},
     order::NodeId,
@@ -39,8 +39,11 @@ use covault_core::{
 use covault_mpc::{
     enrolment_links::EnrolmentLinks,
     node::{ApprovalRelay, CurrentPolicy, ToldRequests},
+    questions::{NodeAnswer, NodeQuestion},
+    veto::VetoStore,
 };
-use tokio::{sync::Semaphore, task::JoinHandle};
+use sha2::{Digest as _, Sha256};
+use tokio::task::JoinHandle;
 
 use self::{people::People, sessions::Sessions};
 use crate::{
@@ -63,11 +66,12 @@ use crate::{
     tls::ServerTls,
 };
 
-/// The largest body: what a passkey signs.
-const MAX_BODY: usize = 8 << 10;
+/// The largest body: what a passkey signs, and 100 requests.
+const MAX_BODY: usize = 32 << 10;
 /// How long a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Calls in progress at once: of those who have not signed in, shared by their addresses, and of those who have.
+/// Calls in progress at once: of those who have not signed in, shared by their addresses, and of those who have, shared by
+/// the people.
 const STRANGERS: usize = 64;
 const SIGNED_IN: usize = 16;
 /// Connections at once, and those of one address where no proxy stands before the page.
@@ -80,15 +84,12 @@ pub trait WaitingRequests: Send + Sync {
     /// See [`ApprovalRelay::holds`].
     fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault>;
     /// See [`ApprovalRelay::pending`].
-    async fn pending(&self, request: Option<RequestId>) -> Result<ToldRequests, Fault>;
-    /// See [`ApprovalRelay::approve`].
-    async fn approve(
+    async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault>;
+    /// See [`ApprovalRelay::act`].
+    async fn act(
         &self,
-        to: NodeId,
-        request: RequestId,
-        terms: ApprovalTerms,
-        given: GivenApproval,
-    ) -> Result<u32, Fault>;
+        questions: Vec<(NodeId, NodeQuestion)>,
+    ) -> Result<Vec<(NodeId, NodeAnswer)>, Fault>;
 }
 
 #[async_trait]
@@ -97,18 +98,15 @@ impl WaitingRequests for ApprovalRelay {
         ApprovalRelay::holds(self, vault, root_public_key)
     }
 
-    async fn pending(&self, request: Option<RequestId>) -> Result<ToldRequests, Fault> {
-        ApprovalRelay::pending(self, request).await
+    async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault> {
+        ApprovalRelay::pending(self, requests).await
     }
 
-    async fn approve(
+    async fn act(
         &self,
-        to: NodeId,
-        request: RequestId,
-        terms: ApprovalTerms,
-        given: GivenApproval,
-    ) -> Result<u32, Fault> {
-        ApprovalRelay::approve(self, to, request, terms, given).await
+        questions: Vec<(NodeId, NodeQuestion)>,
+    ) -> Result<Vec<(NodeId, NodeAnswer)>, Fault> {
+        ApprovalRelay::act(self, questions).await
     }
 }
 
@@ -136,10 +134,12 @@ struct ApprovalPage {
     waiting: Arc<dyn WaitingRequests>,
     people: People,
     links: EnrolmentLinks,
+    vetoes: Arc<VetoStore>,
     sessions: Sessions,
     lock_out: LockOut,
     strangers: Arc<Shares<Option<IpAddr>>>,
-    signed_in: Semaphore,
+    /// By SHA-256 of the person's name.
+    signed_in: Arc<Shares<[u8; 32]>>,
     proxy_was_named: AtomicBool,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -231,10 +231,11 @@ fn router(parts: ApprovalPageParts) -> Router {
         place,
         waiting,
         links: EnrolmentLinks::of(&folder),
+        vetoes: Arc::new(VetoStore::of(&folder)),
         sessions: Sessions::new(&*entropy),
         lock_out: LockOut::default(),
         strangers: Shares::new(STRANGERS),
-        signed_in: Semaphore::new(SIGNED_IN),
+        signed_in: Shares::new(SIGNED_IN),
         proxy_was_named: AtomicBool::new(false),
         clock,
         entropy,
@@ -247,15 +248,23 @@ async fn serve(State(page): State<Arc<ApprovalPage>>, request: Request) -> Respo
     let (head, body) = request.into_parts();
     let path = headers::shown_path(&head.uri);
     let method = head.method.clone();
+    let is_known = sessions::is_known(&page, &head);
     let answer = api::unless_it_panics(answer(&page, &head, body)).await;
-    let answer = answer.unwrap_or_else(|refused| refused.answer(&head, &id));
+    let answer = answer.unwrap_or_else(|refused| match is_known {
+        true => refused.answer(&head, &id),
+        false => refused.answer_quietly(&head, &id),
+    });
     let mut response = answer.into_response();
     console::protect(response.headers_mut(), &page.place.origin);
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let status = response.status().as_u16();
-    tracing::info!(request_id = id, %method, path, status, "approval page");
+    match is_known {
+        true => tracing::info!(request_id = id, %method, path, status, "approval page"),
+        // Anybody can ask, as often as he likes: a flood must not fill the disk with words about itself.
+        false => tracing::debug!(request_id = id, %method, path, status, "approval page"),
+    }
     response
 }
 
@@ -281,16 +290,22 @@ async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer,
     }
     // Nothing that others send is read.
     let session = sessions::signed_in(&call)?;
-    let busy = || Fault::unavailable("too many people use this page; try again in a few seconds");
-    let _place = page.signed_in.try_acquire().map_err(|_| busy())?;
+    let person = Sha256::digest(&session.person).into();
+    let place = page.signed_in.take(&[person], 1);
+    let _place = place.map_err(|_| {
+        Fault::unavailable("too many people use this page; try again in a few seconds")
+    })?;
     if !is_read {
         call.body = console::read(head, body, MAX_BODY, BODY_TIMEOUT).await?;
     }
     match (is_read, path.as_slice()) {
         (true, [""]) => requests::list(&call, &session).await,
-        (true, ["requests", uuid]) => requests::page(&call, &session, uuid).await,
-        (false, ["approve", "begin"]) => requests::begin(&call, &session).await,
-        (false, ["approve"]) => requests::approve(&call, &session).await,
+        (true, ["requests"]) => requests::chosen(&call, &session).await,
+        (true, ["requests", uuid]) => requests::one(&call, &session, uuid).await,
+        (false, ["approve", "begin"]) => gestures::begin_approval(&call, &session).await,
+        (false, ["approve"]) => gestures::approve(&call, &session).await,
+        (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &session).await,
+        (false, ["reject"]) => gestures::reject(&call, &session).await,
         (false, ["sign-out"]) => sessions::sign_out(&call, &session),
         _ => Err(console::no_such_page()),
     }

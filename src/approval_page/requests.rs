@@ -1,48 +1,44 @@
-//! What waits for the person who has signed in, and the approval. Every page and every gesture asks the orchestrators
-//! again: nothing that they have told is kept.
+//! What waits for the person who has signed in. Every page and every gesture asks the orchestrators anew: nothing that they
+//! have told is kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use askama::Template;
 use axum::http::StatusCode;
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
-    amount::{U256, parse_u128},
-    approval::{
-        Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, MAX_LIST, ProofFacts,
-    },
-    fault::{Class, Fault},
+    amount::U256,
+    approval::{Approval, ApprovalTerms, MAX_LIST},
     ids::{RequestId, VaultId},
     order::NodeId,
     schema::wire,
 };
 use covault_mpc::policy::{Policy, PolicyRequest, RuleProgress};
 use prost::Message as _;
-use serde::Deserialize;
-use serde_json::json;
 
-use super::{
-    Call,
-    sessions::{Session, check_form},
-};
+use super::{Call, sessions::Session};
 use crate::{
-    approving::{self, gesture},
+    approving,
     console::{
-        forbidden,
-        gestures::{Item, Wanted, asked_with},
         requests::{shown_hash, view},
-        response::{self, Answer, Refused},
-        sessions::{Credential, PATIENCE_MS},
+        response::{Answer, Refused},
         text::Text,
-        views::{RequestView, Shell},
+        totals,
+        views::{RequestView, Shell, TotalView},
     },
 };
 
 /// A request that a rule of this node's policy asks the person for.
-struct WaitingRequest {
-    /// The orchestrator that tells of it.
-    by: NodeId,
-    request: wire::SigningRequest,
+pub struct WaitingRequest {
+    /// The orchestrators that tell of it.
+    pub by: Vec<NodeId>,
+    /// Its id.
+    pub id: RequestId,
+    /// Its vault.
+    pub vault: VaultId,
+    /// What is told of it.
+    pub request: wire::SigningRequest,
+    /// [`shown_hash`] of what is signed of it.
+    pub shown: String,
     /// The rules that apply, or may.
     rules: Vec<RuleProgress>,
 }
@@ -73,9 +69,17 @@ struct InboxPage {
 #[template(path = "node-request.html")]
 struct RequestPage {
     shell: Shell,
-    /// More than one: orchestrators tell different things of it.
     requests: Vec<WaitingView>,
+    /// How many requests these are.
+    count: usize,
+    /// Orchestrators tell different things of one of them.
+    is_told_differently: bool,
+    /// What leaves in all, where there are several.
+    totals: Vec<TotalView>,
+    /// Those that were chosen and are not shown, and why.
+    left_out: Vec<(String, &'static str)>,
     can_approve: bool,
+    can_reject: bool,
 }
 
 impl WaitingRequest {
@@ -94,20 +98,13 @@ impl WaitingRequest {
     }
 
     /// What a person approves of it with these terms.
-    fn approval(&self, id: RequestId, terms: ApprovalTerms) -> anyhow::Result<Approval> {
+    pub fn approval(&self, terms: ApprovalTerms) -> anyhow::Result<Approval> {
         let decoded = approving::decode(&self.request)?;
-        let vault: VaultId = self
-            .request
-            .vault_uuid
-            .as_deref()
-            .unwrap_or_default()
-            .parse()
-            .map_err(crate::wiring::explain)?;
         let subject = decoded.subject;
         Ok(Approval::new(
-            vault,
+            self.vault,
             &subject.root_public_key,
-            id,
+            self.id,
             decoded.network,
             &subject.address,
             &subject.payload,
@@ -152,55 +149,65 @@ fn rules_for(
     rules.iter().any(asks).then_some(rules)
 }
 
-/// What waits for this person, and whether orchestrators know of more; with `request` of it alone.
-async fn waiting(
+/// What waits for this person, and whether orchestrators know of more; with `requests` of these alone.
+pub async fn waiting(
     call: &Call<'_>,
     session: &Session,
-    request: Option<RequestId>,
+    requests: &[RequestId],
 ) -> Result<(Vec<WaitingRequest>, bool), Refused> {
     let page = call.page;
-    let told = page.waiting.pending(request).await?;
+    let told = page.waiting.pending(requests).await?;
     let (policy, now_ms) = (page.people.policy(), call.now_ms());
-    let mut found = Vec::new();
+    // The same bytes told by several orchestrators are one request, whatever else they say of it.
+    let mut known: HashMap<(RequestId, VaultId, String), usize> = HashMap::new();
+    let mut found: Vec<WaitingRequest> = Vec::new();
     for told in told.requests {
-        let Ok(mut told_request) = wire::SigningRequest::decode(told.request.as_slice()) else {
+        let Ok(mut request) = wire::SigningRequest::decode(told.request.as_slice()) else {
             continue;
         };
         // No honest orchestrator tells these, and a page would have many times their bytes.
-        told_request.approvals.truncate(MAX_LIST);
-        told_request.simulation = Default::default();
-        told_request.evm_input_data_decode = None;
-        told_request.replaced_by_uuids.clear();
-        let id: Result<RequestId, _> = told_request.uuid.parse();
-        if id.is_err() || request.is_some_and(|request| id != Ok(request)) {
-            continue;
-        }
-        let vault = told_request.vault_uuid.as_deref().unwrap_or_default();
-        let (Ok(vault), Some(subject)) = (vault.parse(), &told_request.approval_subject) else {
+        request.approvals.truncate(MAX_LIST);
+        request.simulation = Default::default();
+        request.evm_input_data_decode = None;
+        request.replaced_by_uuids.clear();
+        let id = request.uuid.parse::<RequestId>().ok();
+        let vault = request.vault_uuid.as_deref().unwrap_or_default().parse();
+        let (Some(id), Ok(vault), Some(subject)) = (id, vault, &request.approval_subject) else {
             continue;
         };
+        if !requests.is_empty() && !requests.contains(&id) {
+            continue;
+        }
         if !page.waiting.holds(vault, &subject.root_public_key)? {
             continue;
         }
-        if let Some(rules) = rules_for(&policy.0, &told_request, &session.person, now_ms) {
+        let shown = shown_hash(subject);
+        let of = (id, vault, shown.clone());
+        if let Some(known) = known.get(&of).and_then(|place| found.get_mut(*place)) {
+            let others = told.by.into_iter().filter(|by| !known.by.contains(by));
+            let others: Vec<_> = others.collect();
+            known.by.extend(others);
+            continue;
+        }
+        if let Some(rules) = rules_for(&policy.0, &request, &session.person, now_ms) {
+            known.insert(of, found.len());
+            // In one spelling, whoever tells it.
+            request.uuid = id.to_string();
             found.push(WaitingRequest {
                 by: told.by,
-                request: told_request,
+                id,
+                vault,
+                request,
+                shown,
                 rules,
             });
         }
     }
-    // The same bytes told by several orchestrators are one request, whatever else they say of it.
-    let mut known = BTreeSet::new();
-    found.retain(|it| {
-        let subject = it.request.approval_subject.as_ref().map(shown_hash);
-        known.insert((it.request.uuid.clone(), subject))
-    });
     Ok((found, told.more))
 }
 
 pub async fn list(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
-    let (found, has_more) = waiting(call, session, None).await?;
+    let (found, has_more) = waiting(call, session, &[]).await?;
     let now_ms = call.now_ms();
     let requests = found.iter().map(|it| {
         let WaitingView { request, rules } = it.view(session, now_ms);
@@ -214,138 +221,71 @@ pub async fn list(call: &Call<'_>, session: &Session) -> Result<Answer, Refused>
     })
 }
 
-fn not_waiting() -> Refused {
+pub fn not_waiting() -> Refused {
     let problem = "no such request waits for you on this node: it may have ended, or this node's policy asks others";
     Refused::new(StatusCode::NOT_FOUND, problem)
 }
 
-pub async fn page(call: &Call<'_>, session: &Session, uuid: &str) -> Result<Answer, Refused> {
+/// The page of one request.
+pub async fn one(call: &Call<'_>, session: &Session, uuid: &str) -> Result<Answer, Refused> {
     let id: RequestId = uuid.parse().map_err(|_| not_waiting())?;
-    let (found, _) = waiting(call, session, Some(id)).await?;
+    page(call, session, &[id]).await
+}
+
+/// The page of those that were chosen on the list.
+pub async fn chosen(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+    let query = call.head.uri.query().unwrap_or_default();
+    let uuids = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "uuid");
+    let ids: Result<BTreeSet<RequestId>, _> = uuids.map(|(_, uuid)| uuid.parse()).collect();
+    let ids = Vec::from_iter(ids.map_err(|_| not_waiting())?);
+    if !(1..=MAX_LIST).contains(&ids.len()) {
+        let problem = "choose 1 to 100 requests in the list";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+    }
+    page(call, session, &ids).await
+}
+
+async fn page(call: &Call<'_>, session: &Session, ids: &[RequestId]) -> Result<Answer, Refused> {
+    let (found, _) = waiting(call, session, ids).await?;
     if found.is_empty() {
         return Err(not_waiting());
     }
     let now_ms = call.now_ms();
-    let requests: Vec<_> = found.iter().map(|it| it.view(session, now_ms)).collect();
-    let can_approve = matches!(requests.as_slice(), [alone] if alone.request.is_offered());
+    let gone = ids
+        .iter()
+        .filter(|id| !found.iter().any(|it| it.id == **id));
+    let mut left_out: Vec<_> = gone
+        .map(|id| (id.to_string(), "it does not wait for you on this node"))
+        .collect();
+    let mut requests: Vec<_> = found.iter().map(|it| it.view(session, now_ms)).collect();
+    // What one gesture is to approve is what there is to approve.
+    if requests.iter().any(|it| it.request.is_offered()) {
+        requests.retain(|it| {
+            let is_offered = it.request.is_offered();
+            if !is_offered {
+                let why = "as the service says, your approval counts, or it is held";
+                left_out.push((it.request.uuid.clone(), why));
+            }
+            is_offered
+        });
+    }
+    let views = requests.iter().map(|it| &it.request);
+    let count = BTreeSet::from_iter(views.clone().map(|it| &it.uuid)).len();
+    let is_told_differently = count < requests.len();
+    let vaults: BTreeSet<_> = found.iter().map(|it| it.vault).collect();
+    let can_approve = !is_told_differently && views.clone().all(RequestView::is_offered);
+    let totals = match count {
+        1 => Vec::new(),
+        _ => totals::spends(views),
+    };
     Answer::page(&RequestPage {
         shell: call.shell(session),
-        requests,
+        count,
+        is_told_differently,
+        totals,
+        left_out,
         can_approve,
+        can_reject: vaults.len() == 1,
+        requests,
     })
-}
-
-#[derive(Deserialize)]
-struct BeginForm {
-    form_token: String,
-    items: [Wanted; 1],
-}
-
-#[derive(Deserialize)]
-struct ApproveForm {
-    form_token: String,
-    items: [Item; 1],
-    credential: Credential,
-}
-
-/// What the browser is to have signed.
-pub async fn begin(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
-    let form: BeginForm = response::json_of(call.head, &call.body)?;
-    check_form(session, &form.form_token)?;
-    let [Wanted { uuid, shown, fee }] = form.items;
-    let id: RequestId = uuid.parse().map_err(|_| not_waiting())?;
-    let (found, _) = waiting(call, session, Some(id)).await?;
-    let is_shown = |it: &&WaitingRequest| {
-        let subject = it.request.approval_subject.as_ref();
-        subject.is_some_and(|subject| shown_hash(subject) == shown)
-    };
-    let one = match found.as_slice() {
-        [] => return Err(not_waiting()),
-        several => several.iter().find(is_shown),
-    };
-    let one = one.ok_or_else(changed)?;
-    let asked = asked_with(&one.request, &fee, call.now_ms())?;
-    let (most_fee, valid_until_ms) = (asked.approval.most_fee, asked.approval.valid_until_ms);
-    let (challenge, _) = gesture(&[asked])?;
-    let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-    let passkeys = call.page.people.passkeys_of(&session.person);
-    let passkeys: Vec<_> = passkeys
-        .iter()
-        .map(|known| json!({"type": "public-key", "id": id(known)}))
-        .collect();
-    Ok(Answer::json(&json!({
-        "publicKey": {
-            "challenge": id(&challenge),
-            "rpId": call.page.place.rp_id,
-            "allowCredentials": passkeys,
-            "userVerification": "required",
-            "timeout": PATIENCE_MS,
-        },
-        "form": {"items": [{
-            "uuid": uuid,
-            "mostFee": most_fee.to_string(),
-            "validUntilMs": valid_until_ms,
-        }]},
-    })))
-}
-
-fn changed() -> Refused {
-    let problem = "the service now describes this request differently than this page did; nothing was approved: reload \
-                   the page and compare it with what was asked for";
-    Fault::new(Class::WrongState, problem).into()
-}
-
-/// Brings the approval to the orchestrator that tells of what was signed.
-pub async fn approve(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
-    let form: ApproveForm = response::json_of(call.head, &call.body)?;
-    check_form(session, &form.form_token)?;
-    let [item] = form.items;
-    let id: RequestId = item.uuid.parse().map_err(|_| not_waiting())?;
-    let terms = ApprovalTerms {
-        most_fee: parse_u128(&item.most_fee).map_err(|error| Fault::field("mostFee", error))?,
-        valid_until_ms: item.valid_until_ms,
-    };
-    let (credential_id, assertion, _) = form.credential.decode()?;
-    let owner = call.page.people.find(&credential_id);
-    let owner = owner.filter(|(person, _)| *person == session.person);
-    let (person, passkey) = owner.ok_or_else(|| {
-        forbidden("this passkey is not one that the person who has signed in made for this page")
-    })?;
-    let key = ApproverKey::Passkey(Box::new(passkey));
-    let proof = ApprovalProof::WebAuthn {
-        credential_id,
-        assertion,
-    };
-    let (found, _) = waiting(call, session, Some(id)).await?;
-    // An orchestrator is given what was signed of the bytes that it tells, and nothing else.
-    let mut signed = None;
-    for one in &found {
-        let approval = one.approval(id, terms);
-        let approval =
-            approval.map_err(|error| Fault::new(Class::Invalid, format!("{error:#}")))?;
-        let facts = key.verify(&proof, &approval.id()?);
-        if matches!(facts, Ok(ProofFacts::WebAuthn { origin, .. }) if origin == call.page.place.origin)
-        {
-            signed = Some((one.by, approval));
-            break;
-        }
-    }
-    let (by, approval) = signed.ok_or_else(changed)?;
-    approval.check_terms(U256::ZERO, call.now_ms())?;
-    let given = GivenApproval {
-        list: Vec::new(),
-        proof,
-    };
-    let missing = call.page.waiting.approve(by, id, terms, given).await?;
-    tracing::info!(person, request = %id, vault = %approval.vault, "approved on this node's page");
-    let text = match missing {
-        0 => {
-            "approved; the service says that enough have approved it by the vault's rule".to_owned()
-        }
-        missing => format!(
-            "approved; {missing} more to approve it by the vault's rule, as the service says"
-        ),
-    };
-    let result = json!({"uuid": item.uuid, "done": true, "text": text});
-    Ok(Answer::json(&json!({"results": [result]})))
 }

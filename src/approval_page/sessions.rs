@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use askama::Template;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, header, request::Parts};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
     approval::{ApprovalProof, ApproverKey, ProofFacts, sign_in_challenge},
@@ -182,6 +182,13 @@ pub fn signed_in(call: &Call<'_>) -> Result<Session, Refused> {
     };
     let session = found();
     Ok(session.ok_or_else(|| Fault::new(Class::Unauthenticated, "sign in again"))?)
+}
+
+/// Whether a request has a session's cookie.
+pub fn is_known(page: &super::ApprovalPage, head: &Parts) -> bool {
+    let state = page.sessions.state.lock();
+    let cookie = cookie_named(head, COOKIE);
+    cookie.is_some_and(|secret| state.sessions.contains_key(&hash(secret)))
 }
 
 /// Refuses a form that no page of this session has sent.

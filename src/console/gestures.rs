@@ -53,10 +53,10 @@ struct BeginForm {
 /// What is signed of one request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Item {
-    pub uuid: String,
-    pub most_fee: String,
-    pub valid_until_ms: u64,
+struct Item {
+    uuid: String,
+    most_fee: String,
+    valid_until_ms: u64,
 }
 
 #[derive(Deserialize)]
@@ -69,10 +69,10 @@ struct ApproveForm {
 
 /// A request to reject.
 #[derive(Deserialize)]
-struct Shown {
-    uuid: String,
+pub struct Shown {
+    pub uuid: String,
     /// What the page has shown of it ([`shown_hash`]).
-    shown: String,
+    pub shown: String,
 }
 
 #[derive(Deserialize)]

@@ -27,7 +27,7 @@ mod standing;
 #[cfg(test)]
 pub mod tests;
 pub mod text;
-mod totals;
+pub mod totals;
 mod vaults;
 pub mod views;
 

@@ -129,10 +129,31 @@ impl Refused {
 
     /// As a page, as JSON for the script, or as the way to the page on which one signs in.
     pub fn answer(self, head: &Parts, id: &str) -> Answer {
+        let Self { status, refusal } = &self;
+        let fault = &refusal.fault;
+        match *status {
+            StatusCode::INTERNAL_SERVER_ERROR => {}
+            status if status.is_server_error() => {
+                tracing::warn!(request_id = id, ?fault, "a page failed");
+            }
+            _ => tracing::info!(request_id = id, ?fault, "refused"),
+        }
+        self.answer_quietly(head, id)
+    }
+
+    /// The same of somebody who can have it logged as often as he likes.
+    pub fn answer_quietly(self, head: &Parts, id: &str) -> Answer {
         let Self {
             status,
             refusal: Refusal { fault, retry_after },
         } = self;
+        match status {
+            // Not what somebody can bring about as often as he likes.
+            StatusCode::INTERNAL_SERVER_ERROR => {
+                tracing::warn!(request_id = id, ?fault, "a page failed");
+            }
+            _ => tracing::debug!(request_id = id, ?fault, "refused"),
+        }
         let answer = Self::say(status, &fault, head, id);
         match retry_after {
             Some(seconds) => answer.with_header(header::RETRY_AFTER, seconds.into()),
@@ -141,11 +162,6 @@ impl Refused {
     }
 
     fn say(status: StatusCode, fault: &Fault, head: &Parts, id: &str) -> Answer {
-        if status.is_server_error() {
-            tracing::warn!(request_id = id, ?fault, "a page of the console failed");
-        } else {
-            tracing::info!(request_id = id, ?fault, "refused");
-        }
         let sentence = api::sentence(fault, id);
         let accept = head.headers.get(header::ACCEPT);
         let is_script = accept.is_some_and(|it| it.as_bytes() == b"application/json");

@@ -16,13 +16,24 @@ const HIGH: u128 = 10;
 /// Fees on one chain below which there is no middle.
 const FEW: usize = 3;
 
-/// What leaves the wallets, by asset; and the highest fees that others have approved, by chain.
-pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
+/// What leaves the wallets, by asset.
+pub fn spends<'a>(requests: impl Iterator<Item = &'a RequestView>) -> Vec<TotalView> {
     let mut spends: BTreeMap<&Asset, U256> = BTreeMap::new();
-    for (asset, sum) in requests.iter().flat_map(|it| &it.sums) {
+    for (asset, sum) in requests.flat_map(|it| &it.sums) {
         let total = spends.entry(asset).or_default();
         *total = total.saturating_add(*sum);
     }
+    let spends = spends.into_iter().map(|(asset, amount)| TotalView {
+        what: Text::new(asset.to_string()),
+        amount: in_units(asset, amount),
+        smallest: amount.to_string(),
+    });
+    spends.collect()
+}
+
+/// The same, and the highest fees that others have approved, by chain.
+pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
+    let mut totals = spends(requests.iter());
     let mut fees: BTreeMap<&str, (U256, &str, usize)> = BTreeMap::new();
     for fee in requests.iter().filter_map(|it| it.fee.as_ref()) {
         let (total, _, _) = fees
@@ -30,11 +41,6 @@ pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
             .or_insert((U256::ZERO, fee.unit, fee.decimals));
         *total = total.saturating_add(U256::from(fee.known.unwrap_or_default()));
     }
-    let spends = spends.into_iter().map(|(asset, amount)| TotalView {
-        what: Text::new(asset.to_string()),
-        amount: in_units(asset, amount),
-        smallest: amount.to_string(),
-    });
     let fees = fees
         .into_iter()
         .filter(|(_, (total, ..))| *total > U256::ZERO);
@@ -45,7 +51,8 @@ pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
         amount: format!("{} {unit}", in_decimals(total, decimals)),
         smallest: total.to_string(),
     });
-    spends.chain(fees).collect()
+    totals.extend(fees);
+    totals
 }
 
 /// Marks the fees that are far above the others of their chain: with many chosen, nobody reads each.

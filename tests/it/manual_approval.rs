@@ -532,7 +532,8 @@ async fn rule_with_the_way_of_nodes__should_be_met_on_the_page_of_a_signer_node_
     let line = passkey.line().line().unwrap();
     let policy = format!(
         "raw_signing = true\nnode_origins = [\"{origin}\"]\n[[approver]]\nname = \"treasurer\"\nkeys = [{line:?}, {:?}]\n\
-         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nway = [\"node\"]\n",
+         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nway = [\"node\"]\n\
+         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nkinds = [\"rawMessage\"]\nhold_hours = 1\n",
         public.trim()
     );
     let settings =
@@ -588,6 +589,30 @@ async fn rule_with_the_way_of_nodes__should_be_met_on_the_page_of_a_signer_node_
     assert_eq!(done["results"][0]["done"], true, "{done}");
     let outcome = api.execute(&uuid).await;
     assert_eq!(outcome["error"], Value::Null, "{outcome}");
+
+    // A rejection on the page reaches the other signers, too, by way of the service.
+    let message =
+        json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("pay nobody")}});
+    let uuid = api.create(message).await;
+    let shown = page.get(&format!("/requests/{uuid}")).await;
+    let items = json!([{"uuid": uuid, "shown": between(&shown, "data-shown=\"")}]);
+    let form = json!({"form_token": form_token, "items": items});
+    let begun = page.post("/reject/begin", &form).await.0;
+    let mut form = begun["form"].clone();
+    form["form_token"] = json!(form_token);
+    form["credential"] = PageOfNode::answer(&passkey, &begun);
+    let (done, _) = page.post("/reject", &form).await;
+    let said = "rejected; this node never signs it";
+    assert_eq!(done["results"][0]["text"], said, "{done}");
+    assert_eq!(api.details(&uuid).await["status"], "STATUS_FAILED");
+    let mark = format!("rejected/{vault}.{uuid}");
+    eventually("all signers have noted it", async || {
+        let mut signers = (1..=3).map(|number| folder.join(format!("signer-{number}")));
+        signers
+            .all(|signer| signer.join(&mark).exists())
+            .then_some(())
+    })
+    .await;
 
     // The administrator of the node makes links for more passkeys; the others have no page.
     let link = |node: &str| {

@@ -27,11 +27,22 @@ impl io::Write for LogCapture {
 impl LogCapture {
     /// One test, one process (nextest), one log.
     pub fn start(level: LevelFilter) -> Self {
+        Self::start_with(level, false)
+    }
+
+    /// Each line also has the name of the thread that has written it.
+    #[allow(dead_code)]
+    pub fn start_with_threads(level: LevelFilter) -> Self {
+        Self::start_with(level, true)
+    }
+
+    fn start_with(level: LevelFilter, threads: bool) -> Self {
         let log = Self::default();
         let writer = log.clone();
         tracing_subscriber::fmt()
             .with_max_level(level)
             .with_ansi(false)
+            .with_thread_names(threads)
             .with_writer(move || writer.clone())
             .init();
         log

@@ -2,11 +2,14 @@
 
 use covault_core::{
     amount::{U256, parse_u256},
-    batch::{BatchEvent, BatchPayload, BatchPayment, BatchProgress, BatchRequest, BatchStage},
+    batch::{
+        BatchEvent, BatchPayload, BatchPayment, BatchProgress, BatchRequest, BatchStage, BatchState,
+    },
     fault::{Class, Fault},
     ids::BatchId,
     networks::Network,
     order::NodeId,
+    wallet::Wallet,
 };
 
 use crate::{
@@ -57,6 +60,11 @@ pub async fn make(
     let now_ms = services.now_ms();
     let claim = BatchClaim::new(batch, version, event(request), command_commit.by(), now_ms)?;
     let (wallet, wallet_version) = services.hot_wallet(batch.wallet).await?;
+    if let (BatchState::Approved(_) | BatchState::Failed { .. }, Some(signer)) =
+        (&batch.state, client_signer)
+    {
+        check_still_decides(services, &wallet, signer).await?;
+    }
     let what = match stage {
         BatchStage::ResetAllowance => "takes back the allowance of the batch contract",
         BatchStage::Allowance => "lets the batch contract take the total",
@@ -77,6 +85,26 @@ pub async fn make(
     };
     admit(vaults, proposal).await?;
     Ok(())
+}
+
+/// Refuses to go on where the client signer with which a batch was approved decides no longer: nobody decides in its place.
+async fn check_still_decides(
+    services: &Services,
+    wallet: &Wallet,
+    signer: NodeId,
+) -> Result<(), Fault> {
+    let Some((vault, _)) = services.hot_vault(wallet.vault).await? else {
+        return Ok(());
+    };
+    let decides = vault.check_client_signer(wallet.network.curve(), signer);
+    decides.map_err(|fault| {
+        let sentence = format!(
+            "{}: the batch was approved for this client signer; have the vault's rule name it again and resume the batch, or \
+             make a new one",
+            fault.message()
+        );
+        Fault::new(Class::Invalid, sentence)
+    })
 }
 
 /// What has to be done first for a batch, as the chain is now.

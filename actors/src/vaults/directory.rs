@@ -385,7 +385,8 @@ impl DirectoryState {
                 .fact("threshold", threshold)
                 .fact("signers", audit::nodes(&vault.signers))
                 .fact("ecdsa", ecdsa.name())
-                .fact("approvals", approval.describe())
+                .fact("approvals", approval.describe_people())
+                .fact("clientSigners", approval.describe_client_signers())
                 .add_to(&mut batch, chain, now_ms)?;
             audit::note_chain_begin(by, chain, &mut batch, now_ms)?;
             match services.store.commit(batch).await {

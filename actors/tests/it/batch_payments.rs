@@ -10,7 +10,7 @@ use covault_actors::{
     chain_rpc::{ChainClients, ChainEndpoints, ChainKey},
     gateway::{Caller, Gateway, Person},
     operations::{
-        ApproveBatchPayment, CreateBatchPayment, CreateUser, GetBatchPayment,
+        ApproveBatchPayment, ChangeApprovals, CreateBatchPayment, CreateUser, GetBatchPayment,
         GetSigningRequestList, ListBatchPayments, RejectBatchPayment, RejectSigningRequest,
         ResumeBatchPayment,
     },
@@ -360,6 +360,55 @@ async fn a_failed_batch__should_be_resumed_only_when_nothing_was_paid() {
     assert_eq!(over.status, "STATUS_SUCCEEDED");
     assert_eq!(world.bitcoin.accepted(), 1);
     assert_eq!(world.bitcoin.handed.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch__should_say_what_to_do_when_its_client_signer_was_taken_out_of_the_rule() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let key = node(1).openssh_line("");
+    let naming = |signers: &[&str]| admin::ApprovalRule {
+        client_signers: signers.iter().map(|it| (*it).to_owned()).collect(),
+        ..automatic()
+    };
+    let vault = crate::approvals::vault_with(&gateway, naming(&[&key])).await;
+    let from = wallet(&gateway, vault, NetworkType::Bitcoin).await.address;
+    let uuid = make(&gateway, bitcoin_batch(&from)).await;
+    let asked = admin::ApproveBatchPaymentRequest {
+        uuid: uuid.clone(),
+        callback_client_signer_public_key: Some(key.clone()),
+        total: None,
+    };
+    call::<ApproveBatchPayment>(&gateway, &admin(), asked)
+        .await
+        .unwrap();
+    // The wallet has nothing yet.
+    assert!(until_over(&gateway, &uuid).await.resumable);
+    world.bitcoin.fund(&from, 3, 50_000);
+    let change = async |signers: &[&str]| {
+        let request = admin::ChangeApprovalsRequest {
+            vault_uuid: vault.to_string(),
+            approvals: Some(naming(signers)),
+            valid_until_ms: world.clock_ms() + 3_600_000,
+            signatures: Vec::new(),
+        };
+        call::<ChangeApprovals>(&gateway, &admin(), request)
+            .await
+            .unwrap();
+    };
+    change(&[]).await;
+    let requests = world.requests().await.len();
+    let refused = resume(&gateway, &uuid).await.unwrap_err();
+    assert!(
+        refused.message().contains("name it again and resume"),
+        "{refused}"
+    );
+    // Nobody else decides about it.
+    assert_eq!(world.requests().await.len(), requests);
+    change(&[&key]).await;
+    resume(&gateway, &uuid).await.unwrap();
+    let over = until_over(&gateway, &uuid).await;
+    assert_eq!(over.status, "STATUS_SUCCEEDED", "{over:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

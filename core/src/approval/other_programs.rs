@@ -2,7 +2,7 @@
 
 #![allow(non_snake_case)]
 
-use std::{fs, process::Command};
+use std::{collections::BTreeMap, fs, process::Command};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Deserialize;
@@ -28,35 +28,72 @@ struct Vector {
     good: bool,
 }
 
-/// Made and judged by python-fido2 2.2.1 (`tests/python/approval_vectors.py`).
-#[test]
-fn assertions_of_fido2__should_be_taken_when_the_user_was_present_and_verified() {
-    let text = include_str!("../../../tests/vectors/approvals/fido2.json");
-    let vectors: Vec<Vector> = serde_json::from_str(text).unwrap();
-    assert_eq!(vectors.len(), 10);
-    for vector in vectors {
+impl Vector {
+    /// As a signer judges it.
+    fn judge(&self) -> Result<ProofFacts, Fault> {
         let bytes = |text: &str| hex::decode(text).unwrap();
         let credential_id = vec![1; 16];
         let key = ApproverKey::Passkey(Box::new(Passkey {
-            name: vector.name.clone(),
-            rp_id: vector.rp_id,
-            origins: [vector.origin].into(),
+            name: self.name.clone(),
+            rp_id: self.rp_id.clone(),
+            origins: [self.origin.clone()].into(),
             credential_id: credential_id.clone(),
-            public_key: PasskeyPublicKey::from_spki(&bytes(&vector.spki)).unwrap(),
-            backup_eligible: vector.backup_eligible,
+            public_key: PasskeyPublicKey::from_spki(&bytes(&self.spki)).unwrap(),
+            backup_eligible: self.backup_eligible,
         }));
         let proof = ApprovalProof::WebAuthn {
             credential_id,
             assertion: WebAuthnAssertion {
-                authenticator_data: bytes(&vector.authenticator_data),
-                client_data_json: bytes(&vector.client_data_json),
-                signature: bytes(&vector.signature),
+                authenticator_data: bytes(&self.authenticator_data),
+                client_data_json: bytes(&self.client_data_json),
+                signature: bytes(&self.signature),
             },
         };
-        let challenge: [u8; 32] = bytes(&vector.challenge).try_into().unwrap();
-        let judged = key.verify(&proof, &challenge);
+        let challenge: [u8; 32] = bytes(&self.challenge).try_into().unwrap();
+        key.verify(&proof, &challenge)
+    }
+}
+
+fn vectors(text: &str) -> Vec<Vector> {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Made and judged by python-fido2 2.2.1 (`tests/python/approval_vectors.py`).
+#[test]
+fn assertions_of_fido2__should_be_taken_when_the_user_was_present_and_verified() {
+    let vectors = vectors(include_str!("../../../tests/vectors/approvals/fido2.json"));
+    assert_eq!(vectors.len(), 10);
+    for vector in vectors {
+        let judged = vector.judge();
         assert_eq!(judged.is_ok(), vector.good, "{}: {judged:?}", vector.name);
     }
+}
+
+/// Made by passkey-client 0.6.0, or with its key, and judged by webauthn-rs-core 0.6.2
+/// (`tests/vectors/approvals/README.md`). We take nothing that it refuses. What we refuse and it takes is listed, with why.
+#[test]
+fn assertions_of_passkey_client__should_be_judged_as_webauthn_rs_does_or_more_strictly() {
+    let vectors = vectors(include_str!(
+        "../../../tests/vectors/approvals/passkey-client.json"
+    ));
+    assert_eq!(vectors.len(), 30);
+    let mut stricter = BTreeMap::from([
+        ("a byte more", "authenticatorData"),
+        ("challenge with padding", "clientDataJSON.challenge"),
+        ("crossOrigin true", "clientDataJSON.crossOrigin"),
+    ]);
+    for vector in vectors {
+        let judged = vector.judge();
+        let name = vector.name.as_str();
+        match stricter.remove(name) {
+            Some(field) => {
+                assert!(vector.good, "{name}");
+                assert_eq!(judged.unwrap_err().path(), Some(field), "{name}");
+            }
+            None => assert_eq!(judged.is_ok(), vector.good, "{name}: {judged:?}"),
+        }
+    }
+    assert!(stricter.is_empty(), "{stricter:?}");
 }
 
 #[test]

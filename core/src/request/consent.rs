@@ -1,6 +1,6 @@
 //! Who has to agree to a request before anything of it is signed, and who has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ impl ApprovalRule {
     }
 
     /// Who decides where no client signer is named, in words.
-    pub(super) fn describe_people(&self) -> String {
+    pub fn describe_people(&self) -> String {
         let names: Vec<_> = self.of.iter().map(|it| it.name.as_str()).collect();
         let names = names.join(", ");
         match self.mode {
@@ -133,6 +133,35 @@ impl ApprovalRule {
                 format!("client signer {}", signer.openssh_line(""))
             }
         }
+    }
+
+    /// The client signers that requests may name, one line each.
+    pub fn describe_client_signers(&self) -> String {
+        let lines: Vec<_> = (self.client_signers.iter())
+            .map(|it| it.openssh_line(""))
+            .collect();
+        lines.join("\n")
+    }
+
+    /// The names of those who are new in `next`, no longer in it, or have other keys there, each with what it is.
+    pub fn people_changed(&self, next: &Self) -> String {
+        let by_name = |rule: &Self| -> BTreeMap<String, BTreeSet<String>> {
+            let of = rule.of.iter();
+            of.map(|it| (it.name.clone(), it.keys.iter().cloned().collect()))
+                .collect()
+        };
+        let (before, after) = (by_name(self), by_name(next));
+        let mut changed = Vec::new();
+        for (name, keys) in &after {
+            match before.get(name) {
+                None => changed.push(format!("{name} added")),
+                Some(known) if known != keys => changed.push(format!("{name} has other keys")),
+                Some(_) => {}
+            }
+        }
+        let gone = before.keys().filter(|name| !after.contains_key(*name));
+        changed.extend(gone.map(|name| format!("{name} removed")));
+        changed.join(", ")
     }
 
     /// The client signer that decides about what replaces the transaction of a request that `named` one, or fills a gap

@@ -13,6 +13,7 @@ use super::{
     ClusterInner,
     calls::{ReplyError, ReplySlot},
     lock,
+    questions::QuestionError,
 };
 use crate::{
     bus::Subscription,
@@ -46,6 +47,8 @@ enum DropReason {
     SenderQueue,
     #[error("the message is larger than any honest one")]
     TooLarge,
+    #[error(transparent)]
+    Question(#[from] QuestionError),
 }
 
 /// What waits of one sender.
@@ -260,7 +263,7 @@ impl ClusterInner {
                     self.node_registry.heard(from, announcement);
                 }
             }
-            (EnvelopeKind::Question, _) => self.asked(from, session, &opened.body),
+            (EnvelopeKind::Question, _) => self.asked(from, session, &opened.body)?,
             (EnvelopeKind::Nonces, _) => {
                 if let Some(PreprocessMsg::Ready { of, floor, ids }) = decode(&opened.body) {
                     self.preprocess.heard(&from, of, floor, ids);

@@ -17,6 +17,19 @@ use crate::{
 /// Questions that wait to be answered, of all nodes.
 const MAX_WAITING: usize = 64;
 
+/// Why a question is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum QuestionError {
+    #[error("the question cannot be read, or is about more than 100 requests")]
+    Unreadable,
+    #[error("the question's clock and ours are more than a minute apart")]
+    Skewed,
+    #[error("the question is not newer than one before")]
+    Repeated,
+    #[error("too many questions wait")]
+    TooMany,
+}
+
 /// A question of an admitted node.
 #[derive(Debug)]
 pub struct AskedQuestion {
@@ -68,23 +81,25 @@ impl Cluster {
 
 impl ClusterInner {
     /// Takes a question whose sender is certain.
-    pub(super) fn asked(&self, node: NodeId, session: SessionId, body: &[u8]) {
-        let Some(NodeQuestionMsg { at_ms, question }) = decode(body) else {
-            return;
-        };
+    pub(super) fn asked(
+        &self,
+        node: NodeId,
+        session: SessionId,
+        body: &[u8],
+    ) -> Result<(), QuestionError> {
+        let question: Option<NodeQuestionMsg> = decode(body);
+        let NodeQuestionMsg { at_ms, question } = question
+            .filter(|it| it.question.is_bounded())
+            .ok_or(QuestionError::Unreadable)?;
         if at_ms.abs_diff(self.clock.now_ms()) > SKEW_MS {
-            tracing::warn!(
-                ?node,
-                "question of a node ignored: its clock and ours are more than a minute apart"
-            );
-            return;
+            return Err(QuestionError::Skewed);
         }
         {
             let mut last_ms = self.questions.last_ms.lock();
             // Admitted nodes alone are heard, so there are few.
             let last_ms = last_ms.entry(node).or_default();
             if at_ms <= *last_ms {
-                return;
+                return Err(QuestionError::Repeated);
             }
             *last_ms = at_ms;
         }
@@ -93,9 +108,8 @@ impl ClusterInner {
             question,
             session,
         };
-        if self.questions.sender.try_send(asked).is_err() {
-            tracing::warn!(?node, "question of a node dropped: too many wait");
-        }
+        let sent = self.questions.sender.try_send(asked);
+        sent.map_err(|_| QuestionError::TooMany)
     }
 }
 
@@ -129,26 +143,33 @@ mod tests {
         let mut questions = cluster.questions().unwrap();
         assert!(cluster.questions().is_none());
         let ask = |node: u8, at_ms: u64| {
-            let question = NodeQuestion::Pending { request: None };
+            let question = NodeQuestion::Pending {
+                requests: Vec::new(),
+            };
             let body = encode(&NodeQuestionMsg { at_ms, question }).unwrap();
             let session = SessionId::from_bytes([5; 16]);
-            cluster.shared.asked(NodeId([node; 32]), session, &body);
+            cluster.shared.asked(NodeId([node; 32]), session, &body)
         };
         // Again, older, and of another hour: none of these.
-        for at_ms in [NOW_MS, NOW_MS, NOW_MS - 1, NOW_MS + SKEW_MS + 1, 0] {
-            ask(1, at_ms);
+        for (at_ms, expected) in [
+            (NOW_MS, Ok(())),
+            (NOW_MS, Err(QuestionError::Repeated)),
+            (NOW_MS - 1, Err(QuestionError::Repeated)),
+            (NOW_MS + SKEW_MS + 1, Err(QuestionError::Skewed)),
+            (0, Err(QuestionError::Skewed)),
+        ] {
+            assert_eq!(ask(1, at_ms), expected);
         }
-        ask(2, NOW_MS - 1);
-        ask(1, NOW_MS + 1);
+        ask(2, NOW_MS - 1).unwrap();
+        ask(1, NOW_MS + 1).unwrap();
         let mut heard = Vec::new();
         while let Ok(asked) = questions.try_recv() {
             heard.push(asked.node.0[0]);
         }
         assert_eq!(heard, [1, 2, 1]);
         // No more wait than that.
-        for more in 2..1_000 {
-            ask(1, NOW_MS + more);
-        }
+        let refused = (2..1_000).filter(|more| ask(1, NOW_MS + more).is_err());
+        assert_eq!(refused.count(), 998 - MAX_WAITING);
         assert_eq!(questions.len(), MAX_WAITING);
     }
 }

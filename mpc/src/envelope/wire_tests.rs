@@ -30,7 +30,7 @@ use crate::{
         ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeygenOrderMsg,
         OrderReply, RejectionMsg, ReshareOrderMsg, SignOrderMsg, encode,
     },
-    questions::{NodeAnswer, NodeQuestion, NodeQuestionMsg},
+    questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion, NodeQuestionMsg},
 };
 
 fn codec(seed: u8) -> EnvelopeCodec {
@@ -343,7 +343,7 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             EnvelopeKind::Question,
             true,
             question(NodeQuestion::Pending {
-                request: Some(RequestId::from_bytes([1; 16])),
+                requests: vec![RequestId::from_bytes([1; 16])],
             }),
         ),
         (
@@ -351,12 +351,24 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             EnvelopeKind::Question,
             true,
             question(NodeQuestion::Approve {
-                request: RequestId::from_bytes([1; 16]),
-                terms: ApprovalTerms {
-                    most_fee: 19,
-                    valid_until_ms: 2_000,
-                },
+                requests: vec![ApprovedRequest {
+                    request: RequestId::from_bytes([1; 16]),
+                    terms: ApprovalTerms {
+                        most_fee: 19,
+                        valid_until_ms: 2_000,
+                    },
+                }],
                 given: approvals().given.remove(0),
+            }),
+        ),
+        (
+            "question-reject",
+            EnvelopeKind::Question,
+            true,
+            question(NodeQuestion::Reject {
+                requests: vec![RequestId::from_bytes([1; 16])],
+                reason: "a reason".into(),
+                proof: approvals().given.remove(0).proof,
             }),
         ),
         (
@@ -370,10 +382,18 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             .unwrap(),
         ),
         (
-            "answer-approved",
+            "answer-done",
             EnvelopeKind::Answer,
             true,
-            encode(&NodeAnswer::Approved { missing: 1 }).unwrap(),
+            encode(&NodeAnswer::Done {
+                outcomes: vec![
+                    NodeOutcome::Done { missing: 1 },
+                    NodeOutcome::Refused {
+                        problem: "a sentence".into(),
+                    },
+                ],
+            })
+            .unwrap(),
         ),
         (
             "answer-refused",

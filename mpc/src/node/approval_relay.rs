@@ -10,8 +10,7 @@ use std::{
 };
 
 use covault_core::{
-    approval::{ApprovalTerms, GivenApproval},
-    fault::{Class, Fault},
+    fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     order::NodeId,
     port::{Clock, Entropy, random_16},
@@ -19,17 +18,19 @@ use covault_core::{
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, time::timeout};
 
+use super::time_to_announce;
 use crate::{
     envelope::{EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
     loaded_keys::LoadedKeys,
     message::{decode, encode},
-    questions::{NodeAnswer, NodeQuestion, NodeQuestionMsg},
+    questions::{NodeAnswer, NodeOutcome, NodeQuestion, NodeQuestionMsg},
 };
 
 /// Questions that wait for answers at once.
 const MAX_OPEN: usize = 16;
-/// How long the first answer may take, and how long the others after it.
+/// How long the first answer may take, the first that says that something is stored, and how long the others after it.
 const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE_TO_STORE: Duration = Duration::from_secs(15);
 const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(1);
 
 /// What connects the page of a node with its orchestrators.
@@ -60,7 +61,7 @@ struct OpenQuestion {
 /// What orchestrators tell of requests that wait for people.
 #[derive(Debug, Default)]
 pub struct ToldRequests {
-    /// Each with the orchestrator that told it first, the same told twice once.
+    /// The same told by several orchestrators once.
     pub requests: Vec<ToldRequest>,
     /// More wait than these.
     pub more: bool,
@@ -69,8 +70,8 @@ pub struct ToldRequests {
 /// A request, as an orchestrator tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToldRequest {
-    /// Who.
-    pub by: NodeId,
+    /// By which orchestrators.
+    pub by: Vec<NodeId>,
     /// Protobuf bytes of a `SigningRequest` of the platform schema, which nobody has looked at.
     pub request: Vec<u8>,
 }
@@ -103,39 +104,52 @@ impl ApprovalRelay {
     /// Whether the node has a share of this key of the vault. It signs nothing else.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] while the node is starting.
+    /// [`covault_core::fault::Class::Unavailable`] while the node is starting.
     pub fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault> {
         let key = self.node()?.keys.get(root_public_key);
         Ok(key.is_some_and(|key| key.record().vault == vault))
     }
 
-    /// Asks all orchestrators what waits for people in the vaults of this node; with `request` for it alone.
+    /// Asks all orchestrators what waits for people in the vaults of this node; with `requests` for these alone.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when none answers within five seconds, or too much is being asked.
-    pub async fn pending(&self, request: Option<RequestId>) -> Result<ToldRequests, Fault> {
+    /// [`covault_core::fault::Class::Unavailable`] when none answers within five seconds, or too much is being asked.
+    pub async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault> {
         let to = self.node()?.orchestrators.clone();
-        let mut asking = self.ask(&to, NodeQuestion::Pending { request })?;
+        let question = NodeQuestion::Pending {
+            requests: requests.to_vec(),
+        };
         let mut silent: BTreeSet<NodeId> = to.iter().copied().collect();
+        let mut asking = self.ask(to.into_iter().map(|to| (to, question.clone())).collect())?;
         let (mut told, mut any) = (ToldRequests::default(), false);
         let mut problem = "no orchestrator of this node answers, or their clocks and this node's are more than a minute apart; try again"
             .to_owned();
-        while let Some((by, answer)) = asking.next(any).await {
+        let patience = |any| match any {
+            true => PATIENCE_FOR_OTHERS,
+            false => PATIENCE,
+        };
+        while let Some((by, answer)) = asking.next(patience(any)).await {
             match answer {
                 NodeAnswer::Pending { requests, more } => {
                     any = true;
                     silent.remove(&by);
                     told.more |= more;
                     for request in requests {
-                        if !told.requests.iter().any(|known| known.request == request) {
-                            told.requests.push(ToldRequest { by, request });
+                        let mut all = told.requests.iter_mut();
+                        match all.find(|known| known.request == request) {
+                            Some(known) if known.by.contains(&by) => {}
+                            Some(known) => known.by.push(by),
+                            None => told.requests.push(ToldRequest {
+                                by: vec![by],
+                                request,
+                            }),
                         }
                     }
                 }
                 NodeAnswer::Refused { problem: why } => {
                     problem = format!("the service refused to list what waits: {why}");
                 }
-                NodeAnswer::Approved { .. } => {}
+                NodeAnswer::Done { .. } => {}
             }
         }
         // Anyone who is quick with nothing must not hide what the others would tell.
@@ -146,39 +160,46 @@ impl ApprovalRelay {
         }
     }
 
-    /// Brings an approval to an orchestrator. How many are still missing by the rule of the vault, as it says.
+    /// Brings approvals or rejections to orchestrators, to each its own. What those say that answer in time: one that says
+    /// that nothing is stored keeps nobody from waiting for the others.
     ///
     /// # Errors
-    /// [`Class::WrongState`] with the orchestrator's sentence when it refuses it, [`Class::Unavailable`] when it does not
-    /// answer: the approval may be stored anyway.
-    pub async fn approve(
+    /// [`covault_core::fault::Class::Unavailable`] when none answers: what was brought may be stored all the same.
+    pub async fn act(
         &self,
-        to: NodeId,
-        request: RequestId,
-        terms: ApprovalTerms,
-        given: GivenApproval,
-    ) -> Result<u32, Fault> {
-        let question = NodeQuestion::Approve {
-            request,
-            terms,
-            given,
-        };
-        match self.ask(&[to], question)?.next(false).await {
-            Some((_, NodeAnswer::Approved { missing })) => Ok(missing),
-            Some((_, NodeAnswer::Refused { problem })) => Err(Fault::new(
-                Class::WrongState,
-                format!("the service refused the approval: {problem}"),
-            )),
-            Some((_, NodeAnswer::Pending { .. })) | None => Err(Fault::unavailable(
-                "the service does not answer: the approval may still have been stored; reload the page",
-            )),
+        questions: Vec<(NodeId, NodeQuestion)>,
+    ) -> Result<Vec<(NodeId, NodeAnswer)>, Fault> {
+        let mut asking = self.ask(questions)?;
+        let (mut answers, mut any) = (Vec::new(), false);
+        loop {
+            let patience = match any {
+                true => PATIENCE_FOR_OTHERS,
+                false => PATIENCE_TO_STORE,
+            };
+            let Some((by, answer)) = asking.next(patience).await else {
+                break;
+            };
+            any |= match &answer {
+                NodeAnswer::Done { outcomes } => {
+                    let mut outcomes = outcomes.iter();
+                    outcomes.any(|it| matches!(it, NodeOutcome::Done { .. }))
+                }
+                NodeAnswer::Pending { .. } | NodeAnswer::Refused { .. } => false,
+            };
+            answers.push((by, answer));
         }
+        if answers.is_empty() {
+            let problem =
+                "the service does not answer: it may be stored all the same; load the page again";
+            return Err(Fault::unavailable(problem));
+        }
+        Ok(answers)
     }
 
-    fn ask(&self, to: &[NodeId], question: NodeQuestion) -> Result<Asking<'_>, Fault> {
+    fn ask(&self, questions: Vec<(NodeId, NodeQuestion)>) -> Result<Asking<'_>, Fault> {
         let node = self.node()?;
         let session = SessionId::from_random(random_16(&*node.entropy));
-        let (sender, answers) = mpsc::channel(to.len().max(1));
+        let (sender, answers) = mpsc::channel(questions.len().max(1));
         {
             let mut open = self.open.lock();
             if open.len() >= MAX_OPEN {
@@ -186,7 +207,7 @@ impl ApprovalRelay {
                     "too many requests on this page; try again in a few seconds",
                 ));
             }
-            let silent = to.iter().copied().collect();
+            let silent = questions.iter().map(|(to, _)| *to).collect();
             let answers = sender;
             open.insert(session, OpenQuestion { silent, answers });
         }
@@ -194,21 +215,17 @@ impl ApprovalRelay {
             relay: self,
             session,
             answers,
-            silent: to.len(),
+            silent: questions.len(),
         };
         // They go out in the order of their times: an older one would count for nothing.
         let mut last_ms = self.asked_ms.lock();
-        let at_ms = node.clock.now_ms().max(last_ms.saturating_add(1));
+        let at_ms = time_to_announce(node.clock.now_ms(), *last_ms);
         *last_ms = at_ms;
-        let body = encode(&NodeQuestionMsg { at_ms, question })?;
-        for orchestrator in to {
+        for (to, question) in questions {
+            let body = encode(&NodeQuestionMsg { at_ms, question })?;
             let header = EnvelopeHeader {
                 session,
-                ..EnvelopeHeader::outside_sessions(
-                    EnvelopeKind::Question,
-                    node.codec.id(),
-                    *orchestrator,
-                )
+                ..EnvelopeHeader::outside_sessions(EnvelopeKind::Question, node.codec.id(), to)
             };
             node.codec.send(header, &body)?;
         }
@@ -236,13 +253,9 @@ impl ApprovalRelay {
 }
 
 impl Asking<'_> {
-    /// The next answer, when one comes in time. `any`: there was one.
-    async fn next(&mut self, any: bool) -> Option<(NodeId, NodeAnswer)> {
+    /// The next answer, when one comes in time.
+    async fn next(&mut self, patience: Duration) -> Option<(NodeId, NodeAnswer)> {
         self.silent = self.silent.checked_sub(1)?;
-        let patience = match any {
-            true => PATIENCE_FOR_OTHERS,
-            false => PATIENCE,
-        };
         timeout(patience, self.answers.recv()).await.ok().flatten()
     }
 }
@@ -250,6 +263,8 @@ impl Asking<'_> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use covault_core::testing::ManualClock;
 
     use super::*;
@@ -261,13 +276,17 @@ mod tests {
     const STRANGER: NodeId = NodeId([1; 32]);
 
     fn relay() -> Arc<ApprovalRelay> {
+        relay_at(Arc::new(ManualClock::at(1_000_000)))
+    }
+
+    fn relay_at(clock: Arc<ManualClock>) -> Arc<ApprovalRelay> {
         let relay = ApprovalRelay::default();
         let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
         let codec = EnvelopeCodec::new(identity(), MemoryBus::new(), Arc::new(SystemEntropy));
         relay.connect(RelayParts {
             codec: Arc::new(codec),
             keys: Arc::new(LoadedKeys::load(Vec::new()).unwrap()),
-            clock: Arc::new(ManualClock::at(1_000_000)),
+            clock,
             entropy: Arc::new(SystemEntropy),
             orchestrators: vec![identity().id(), identity().id()],
         });
@@ -294,7 +313,7 @@ mod tests {
         let relay = relay();
         let told = tokio::spawn({
             let relay = Arc::clone(&relay);
-            async move { relay.pending(None).await }
+            async move { relay.pending(&[]).await }
         });
         let session = asked(&relay).await;
         let [one, two] =
@@ -314,7 +333,11 @@ mod tests {
             .into_iter()
             .map(|it| (it.by, it.request))
             .collect();
-        let expected = [(one, vec![1]), (one, vec![2]), (two, vec![4])];
+        let expected = [
+            (vec![one], vec![1]),
+            (vec![one, two], vec![2]),
+            (vec![two], vec![4]),
+        ];
         assert_eq!(told, expected);
         assert!(relay.open.lock().is_empty());
     }
@@ -324,13 +347,13 @@ mod tests {
         let relay = relay();
         let ask = || {
             let relay = Arc::clone(&relay);
-            tokio::spawn(async move { relay.pending(None).await })
+            tokio::spawn(async move { relay.pending(&[]).await })
         };
         let asking: Vec<_> = (0..MAX_OPEN).map(|_| ask()).collect();
         while relay.open.lock().len() < MAX_OPEN {
             tokio::task::yield_now().await;
         }
-        let fault = relay.pending(None).await.unwrap_err();
+        let fault = relay.pending(&[]).await.unwrap_err();
         assert!(
             fault.message().contains("too many requests on this page"),
             "{fault:?}"
@@ -340,7 +363,62 @@ mod tests {
             assert!(fault.message().contains("no orchestrator"), "{fault:?}");
         }
         assert!(relay.open.lock().is_empty());
-        let starting = ApprovalRelay::default().pending(None).await.unwrap_err();
+        let starting = ApprovalRelay::default().pending(&[]).await.unwrap_err();
         assert!(starting.message().contains("is starting"), "{starting:?}");
+    }
+
+    /// One who says at once that nothing is stored must not hide what the other stores.
+    #[tokio::test(start_paused = true)]
+    async fn act__should_wait_for_those_who_store_what_others_refuse() {
+        let relay = relay();
+        let [one, two] =
+            <[NodeId; 2]>::try_from(relay.node().unwrap().orchestrators.clone()).unwrap();
+        let act = || {
+            let relay = Arc::clone(&relay);
+            let question = NodeQuestion::Reject {
+                requests: vec![RequestId::from_bytes([1; 16])],
+                reason: String::new(),
+                proof: covault_core::approval::ApprovalProof::Ssh(String::new()),
+            };
+            let questions = vec![(one, question.clone()), (two, question)];
+            tokio::spawn(async move { relay.act(questions).await })
+        };
+        let refused = NodeAnswer::Refused {
+            problem: "no".into(),
+        };
+        let done = NodeAnswer::Done {
+            outcomes: vec![NodeOutcome::Done { missing: 0 }],
+        };
+        let acting = act();
+        let session = asked(&relay).await;
+        relay.heard(one, &session, &encode(&refused).unwrap());
+        tokio::time::sleep(PATIENCE_TO_STORE - Duration::from_secs(1)).await;
+        relay.heard(two, &session, &encode(&done).unwrap());
+        let answers = acting.await.unwrap().unwrap();
+        assert_eq!(answers, [(one, refused), (two, done.clone())]);
+        // Once it is stored, nobody waits long for the others.
+        let acting = act();
+        let session = asked(&relay).await;
+        relay.heard(two, &session, &encode(&done).unwrap());
+        tokio::time::sleep(PATIENCE_FOR_OTHERS + Duration::from_secs(1)).await;
+        assert!(acting.is_finished());
+        assert_eq!(acting.await.unwrap().unwrap(), [(two, done)]);
+        let fault = act().await.unwrap().unwrap_err();
+        assert!(fault.message().contains("may be stored"), "{fault:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions__should_be_of_this_time_again_after_a_clock_that_was_far_ahead() {
+        let clock = Arc::new(ManualClock::at(1_000_000));
+        let relay = relay_at(Arc::clone(&clock));
+        let asked_ms = || *relay.asked_ms.lock();
+        let _ = relay.ask(Vec::new()).unwrap();
+        let _ = relay.ask(Vec::new()).unwrap();
+        assert_eq!(asked_ms(), 1_000_001);
+        clock.0.store(900_000_000, Ordering::Relaxed);
+        let _ = relay.ask(Vec::new()).unwrap();
+        clock.0.store(2_000_000, Ordering::Relaxed);
+        let _ = relay.ask(Vec::new()).unwrap();
+        assert_eq!(asked_ms(), 2_000_000);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     envelope::EnvelopeHeader,
     message::{OrderReply, RejectionMsg, SignOrderMsg, decode},
     policy::{HeldUntil, approvals_missing},
-    veto::Veto,
+    veto::{RejectionOutcome, Veto},
 };
 
 impl Node {
@@ -39,17 +39,24 @@ impl Node {
     }
 
     /// An orchestrator tells of a rejection. Nobody waits for an answer.
-    pub(super) fn rejected(&self, from: NodeId, body: &[u8]) {
+    pub(super) fn rejected(self: &Arc<Self>, from: NodeId, body: &[u8]) {
         let message = decode(body).ok_or_else(|| refused("the rejection cannot be read"));
-        let kept = message.and_then(|RejectionMsg { rejection }| self.keep_rejection(&rejection));
-        if let Err(fault) = kept {
-            let from = from.openssh_line("");
-            tracing::warn!(node = %self.name, from, ?fault, "a rejection was not accepted");
+        let taken = message.and_then(|RejectionMsg { rejection }| {
+            let person = self.check_rejection(&rejection)?;
+            self.keep_rejection(from, person, rejection)
+        });
+        if let Err(fault) = taken {
+            self.log_untaken(from, &fault);
         }
     }
 
-    /// Notes what a person has rejected, for good, where the person could reject what this node holds.
-    fn keep_rejection(&self, rejection: &Rejection) -> Result<(), Fault> {
+    fn log_untaken(&self, from: NodeId, fault: &Fault) {
+        let from = from.openssh_line("");
+        tracing::warn!(node = %self.name, from, ?fault, "a rejection was not taken");
+    }
+
+    /// Whose rejection it is, where the person could reject what this node holds.
+    fn check_rejection(&self, rejection: &Rejection) -> Result<String, Fault> {
         let vault = rejection.vault;
         self.check_own_vault(vault)?;
         if !self.keys.all().iter().any(|key| key.record.vault == vault) {
@@ -57,15 +64,48 @@ impl Node {
         }
         let current = self.check.current();
         let check = current.as_deref().unwrap_or(self.check.as_ref());
-        let person = check.rejected_by(rejection)?;
-        for request in &rejection.requests {
-            if self.vetoes.reject(vault, *request)? {
+        check.rejected_by(rejection)
+    }
+
+    /// Notes for good what a person has rejected. That takes the disk its time, which no signature waits for: a hundred
+    /// requests are a hundred files.
+    fn keep_rejection(
+        self: &Arc<Self>,
+        from: NodeId,
+        person: String,
+        rejection: Rejection,
+    ) -> Result<(), Fault> {
+        // What is told again costs nothing.
+        if (self.vetoes).are_rejected(rejection.vault, &rejection.requests)? {
+            return Ok(());
+        }
+        let place = Arc::clone(&self.rejections).try_acquire_owned();
+        let place = place.map_err(|_| {
+            Fault::unavailable("this node is writing down too many rejections; tell it again")
+        })?;
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let _place = place;
+            let (vault, writing) = (rejection.vault, Arc::clone(&node));
+            let written = move || writing.vetoes.reject(vault, &rejection.requests);
+            let written = node.pool.block_on(written).await.and_then(|written| written);
+            let RejectionOutcome { marked, no_room } = match written {
+                Ok(outcome) => outcome,
+                Err(fault) => return node.log_untaken(from, &fault),
+            };
+            for request in marked {
                 tracing::warn!(
-                    node = %self.name, %request, %vault, person,
+                    node = %node.name, %request, %vault, person,
                     "request rejected by a person: this node never signs it"
                 );
             }
-        }
+            for request in no_room {
+                tracing::warn!(
+                    node = %node.name, %request, %vault, person,
+                    "a rejection was not taken: this node keeps no more of the vault; its operator can veto the request (covault node veto)"
+                );
+            }
+        });
         Ok(())
     }
 

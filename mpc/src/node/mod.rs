@@ -42,7 +42,7 @@ use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
 use tokio::{
     runtime::Handle,
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{MissedTickBehavior, interval, sleep},
 };
 
@@ -82,6 +82,8 @@ use witness::{Witness, WitnessReport};
 
 /// How often deadlines are looked at.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
+/// Rejections that are being written to disk at once.
+const MAX_REJECTIONS_WRITTEN: usize = 64;
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
@@ -172,6 +174,8 @@ pub struct Node {
     permits: PermitStore,
     freezes: FreezeStore,
     vetoes: VetoStore,
+    /// A place for each rejection that is being written to disk.
+    rejections: Arc<Semaphore>,
     /// What was frozen when it was last looked at; `None`: that could not be read.
     frozen: Mutex<Option<Frozen>>,
     proofs: ProofStore,
@@ -469,6 +473,7 @@ impl Node {
             frozen: Mutex::new(freezes.list().ok()),
             freezes,
             vetoes,
+            rejections: Arc::new(Semaphore::new(MAX_REJECTIONS_WRITTEN)),
             proofs,
             check,
             shares: Box::new(shares),

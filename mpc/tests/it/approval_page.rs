@@ -5,14 +5,14 @@ use std::sync::Arc;
 use covault_core::{
     approval::{Approval, ApprovalTerms, testing::TestPasskey, words},
     derive::RootKey,
-    fault::{Class, FaultCode},
+    fault::FaultCode,
     order::SigningOrder,
     signature::Curve,
 };
 use covault_mpc::{
     node::{ApprovalRelay, PolicyCheck, ToldRequest},
     policy::Policy,
-    questions::{NodeAnswer, NodeQuestion},
+    questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion},
 };
 
 use crate::support::{TestBus, TestCluster, now_ms, verify};
@@ -102,8 +102,8 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
         while let Some(asked) = questions.recv().await {
             assert_eq!(asked.node, node);
             let answer = match &asked.question {
-                NodeQuestion::Pending { request: of } => {
-                    assert!(of.is_none_or(|of| of == request));
+                NodeQuestion::Pending { requests: of } => {
+                    assert!(of.is_empty() || *of == [request]);
                     NodeAnswer::Pending {
                         requests: vec![told.clone()],
                         more: false,
@@ -111,10 +111,11 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
                 }
                 NodeQuestion::Approve { given, .. } if stored.is_none() => {
                     stored = Some(given.clone());
-                    NodeAnswer::Approved { missing: 0 }
+                    let outcomes = vec![NodeOutcome::Done { missing: 0 }];
+                    NodeAnswer::Done { outcomes }
                 }
-                NodeQuestion::Approve { .. } => NodeAnswer::Refused {
-                    problem: "the request no longer waits".into(),
+                NodeQuestion::Approve { .. } | NodeQuestion::Reject { .. } => NodeAnswer::Refused {
+                    problem: "the request does not wait any more".into(),
                 },
             };
             cluster.answer(&asked, &answer).unwrap();
@@ -124,10 +125,10 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
         }
         stored.unwrap()
     });
-    let told = relay.pending(None).await.unwrap().requests;
+    let told = relay.pending(&[]).await.unwrap().requests;
     assert_eq!(told.len(), 1);
-    assert_eq!(told[0].by, test.orchestrator.id());
-    assert_eq!(relay.pending(Some(request)).await.unwrap().requests, told);
+    assert_eq!(told[0].by, [test.orchestrator.id()]);
+    assert_eq!(relay.pending(&[request]).await.unwrap().requests, told);
     // With a passkey of the console it is not signed: another page may have shown another payment.
     order.approvals.given = vec![of_console().approve(&order)];
     let fault = test.sign(&order, 2, 60_000).await.unwrap_err();
@@ -136,14 +137,21 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
     assert!(fault.message().contains("by way of console"), "{fault:?}");
     let given = approve_told(&order, &told[0], &of_page());
     let bring = async || {
-        relay
-            .approve(told[0].by, request, terms(&order), given.clone())
-            .await
+        let approved = ApprovedRequest {
+            request,
+            terms: terms(&order),
+        };
+        let question = NodeQuestion::Approve {
+            requests: vec![approved],
+            given: given.clone(),
+        };
+        relay.act(vec![(told[0].by[0], question)]).await.unwrap()
     };
-    assert_eq!(bring().await.unwrap(), 0);
-    let fault = bring().await.unwrap_err();
-    assert_eq!(*fault.class(), Class::WrongState);
-    assert!(fault.message().ends_with("no longer waits"), "{fault:?}");
+    let by = test.orchestrator.id();
+    let outcomes = vec![NodeOutcome::Done { missing: 0 }];
+    assert_eq!(bring().await, [(by, NodeAnswer::Done { outcomes })]);
+    let problem = "the request does not wait any more".into();
+    assert_eq!(bring().await, [(by, NodeAnswer::Refused { problem })]);
     order.approvals.given = vec![served.await.unwrap()];
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
 }
@@ -167,7 +175,7 @@ async fn lie__should_be_worth_nothing_to_an_orchestrator_that_tells_1_and_asks_f
             cluster.answer(&asked, &answer).unwrap();
         }
     });
-    let told = relay.pending(Some(order.request)).await.unwrap().requests;
+    let told = relay.pending(&[order.request]).await.unwrap().requests;
     assert_eq!(told[0].request, lie);
     let words_of = |payload: &[u8]| {
         let approval = Approval::new(

@@ -2,17 +2,24 @@
 
 #![allow(non_snake_case)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+mod several;
 mod strangers;
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
-    approval::{Approval, ApproverLine, PasskeyPublicKey, testing::TestPasskey},
+    approval::{Approval, ApprovalTerms, ApproverLine, PasskeyPublicKey, testing::TestPasskey},
     fault::Class,
     networks::{Network, Payload},
     schema::wire,
     testing::{ManualClock, SystemEntropy},
 };
-use covault_mpc::{node::ToldRequest, policy::Policy};
+use covault_mpc::{
+    node::ToldRequest,
+    policy::Policy,
+    questions::{ApprovedRequest, NodeOutcome},
+};
 use parking_lot::Mutex;
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -29,14 +36,17 @@ const FROM: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
 const ROOT: [u8; 33] = [2; 33];
 
-/// An approval that an orchestrator has got.
-type Stored = (NodeId, ApprovalTerms, GivenApproval);
-
 /// Orchestrators that tell what they are told to tell.
 #[derive(Default)]
 struct Told {
     requests: Mutex<Vec<ToldRequest>>,
-    stored: Mutex<Vec<Stored>>,
+    /// What they were brought.
+    stored: Mutex<Vec<(NodeId, NodeQuestion)>>,
+    /// What some of them answer instead of storing it.
+    answers: Mutex<Vec<(NodeId, NodeAnswer)>>,
+    /// Calls that wait, while this is locked.
+    waiting: AtomicUsize,
+    gate: tokio::sync::RwLock<()>,
 }
 
 #[async_trait]
@@ -45,21 +55,32 @@ impl WaitingRequests for Told {
         Ok(vault == VAULT.parse()? && root_public_key == ROOT)
     }
 
-    async fn pending(&self, _: Option<RequestId>) -> Result<ToldRequests, Fault> {
+    async fn pending(&self, _: &[RequestId]) -> Result<ToldRequests, Fault> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _open = self.gate.read().await;
         let requests = self.requests.lock().clone();
         let more = false;
         Ok(ToldRequests { requests, more })
     }
 
-    async fn approve(
+    async fn act(
         &self,
-        to: NodeId,
-        _: RequestId,
-        terms: ApprovalTerms,
-        given: GivenApproval,
-    ) -> Result<u32, Fault> {
-        self.stored.lock().push((to, terms, given));
-        Ok(0)
+        questions: Vec<(NodeId, NodeQuestion)>,
+    ) -> Result<Vec<(NodeId, NodeAnswer)>, Fault> {
+        let answers = questions.iter().map(|(to, question)| {
+            let count = match question {
+                NodeQuestion::Approve { requests, .. } => requests.len(),
+                NodeQuestion::Reject { requests, .. } => requests.len(),
+                NodeQuestion::Pending { .. } => panic!("asked as if it were done"),
+            };
+            let mut answers = self.answers.lock().clone().into_iter();
+            let own = answers.find(|(by, _)| by == to);
+            let outcomes = vec![NodeOutcome::Done { missing: 0 }; count];
+            own.unwrap_or((*to, NodeAnswer::Done { outcomes }))
+        });
+        let answers = answers.collect();
+        self.stored.lock().extend(questions);
+        Ok(answers)
     }
 }
 
@@ -95,7 +116,7 @@ struct World {
     clock: Arc<ManualClock>,
     policy: Arc<CurrentPolicy>,
     links: EnrolmentLinks,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 fn treasurer() -> TestPasskey {
@@ -117,6 +138,16 @@ fn policy(people: &[(&str, TestPasskey)]) -> Policy {
     text.push_str(
         "[[approval]]\nneeds = 1\nof = [\"treasurer\"]\nabove = { asset = \"evm:1\", per_request = \"5\" }\n\
          [[approval]]\nneeds = 1\nof = [\"director\"]\nkinds = [\"evmMessage\"]\n",
+    );
+    Policy::parse(&text).unwrap()
+}
+
+/// The same people, and a rule that holds payments.
+fn holding_policy() -> Policy {
+    let line = treasurer().line().line().unwrap();
+    let text = format!(
+        "version = 2\nnode_origins = [\"{ORIGIN}\"]\n[[approver]]\nname = \"treasurer\"\nkeys = [\"{line}\"]\n\
+         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nhold_hours = 2\n"
     );
     Policy::parse(&text).unwrap()
 }
@@ -147,13 +178,13 @@ impl World {
             clock,
             policy,
             links: EnrolmentLinks::of(folder.path()),
-            _folder: folder,
+            folder,
         }
     }
 
     fn tell(&self, requests: &[(u8, wire::SigningRequest)]) {
         let told = requests.iter().map(|(by, request)| ToldRequest {
-            by: NodeId([*by; 32]),
+            by: vec![NodeId([*by; 32])],
             request: request.encode_to_vec(),
         });
         *self.told.requests.lock() = told.collect();
@@ -260,7 +291,7 @@ async fn person__should_approve_what_the_node_has_decoded_and_nothing_else() {
         (7, payment("no uuid", VAULT, "1000")),
     ]);
     world.told.requests.lock().push(ToldRequest {
-        by: NodeId([7; 32]),
+        by: vec![NodeId([7; 32])],
         request: vec![0xff; 9],
     });
     let session = world.sign_in(&treasurer()).await;
@@ -352,7 +383,7 @@ async fn person__should_approve_what_the_node_has_decoded_and_nothing_else() {
         let said = world.post("/approve", &session.0, &form(&foreign)).await;
         assert_eq!(said.status, 403, "{}", said.text);
     }
-    // Not the session's form, another site, two items.
+    // Not the session's form, another site, one twice, none.
     let mut wrong = form(&treasurer());
     wrong["form_token"] = json!("x");
     assert_eq!(world.post("/approve", &session.0, &wrong).await.status, 403);
@@ -366,8 +397,13 @@ async fn person__should_approve_what_the_node_has_decoded_and_nothing_else() {
         .await;
     assert_eq!(said.status, 403);
     let mut wrong = form(&treasurer());
-    wrong["items"] = json!([begun["form"]["items"][0], begun["form"]["items"][0]]);
-    assert_eq!(world.post("/approve", &session.0, &wrong).await.status, 400);
+    for items in [
+        json!([begun["form"]["items"][0], begun["form"]["items"][0]]),
+        json!([]),
+    ] {
+        wrong["items"] = items;
+        assert_eq!(world.post("/approve", &session.0, &wrong).await.status, 400);
+    }
     // Other terms than those that were signed, and an end that no signer takes.
     let mut wrong = form(&treasurer());
     wrong["items"][0]["mostFee"] = json!("1000000000000001");
@@ -390,10 +426,12 @@ async fn person__should_approve_what_the_node_has_decoded_and_nothing_else() {
     assert_eq!(said.status, 200, "{}", said.text);
     assert_eq!(said.json()["results"][0]["done"], true);
     let stored = world.told.stored.lock().clone();
-    let [(by, stored_terms, given)] = stored.as_slice() else {
-        panic!("{}", stored.len());
+    let [(by, NodeQuestion::Approve { requests, given })] = stored.as_slice() else {
+        panic!("{stored:?}");
     };
-    assert_eq!((*by, *stored_terms), (NodeId([7; 32]), terms));
+    let request = UUID.parse().unwrap();
+    assert_eq!(*by, NodeId([7; 32]));
+    assert_eq!(*requests, [ApprovedRequest { request, terms }]);
     let key = covault_core::approval::ApproverKey::Passkey(Box::new(treasurer().passkey));
     assert!(key.verify(&given.proof, &expected).is_ok());
 }

@@ -127,6 +127,11 @@ async fn link__should_make_one_passkey_whose_line_the_page_shows() {
         let said = world.post("/enrol", "", &wrong).await;
         assert_eq!(said.status, 400, "{}", said.text);
     }
+    // Nobody's signature is looked at without a link.
+    let mut without_link = form("treasurer@node-2", &treasurer());
+    without_link["link"] = json!(base64(&[6; 32]));
+    let said = world.post("/enrol", "", &without_link).await;
+    assert_eq!(said.status, 401, "{}", said.text);
     let good = form("treasurer@node-2", &new);
     let done = world.post("/enrol", "", &good).await;
     assert_eq!(done.status, 200, "{}", done.text);
@@ -144,4 +149,72 @@ async fn link__should_make_one_passkey_whose_line_the_page_shows() {
     world.sign_in(&new).await;
     let fault = world.links.find(&secret, NOW_MS).unwrap_err();
     assert_eq!(*fault.class(), Class::Unauthenticated);
+}
+
+/// What is logged at `info` and above.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn strangers__should_not_fill_the_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let world = World::new();
+    let stranger = TestPasskey::new("treasurer@node", 7).at(RP_ID, &[ORIGIN]);
+    world.get("/", "x").await;
+    world.get("/sign-in", "").await;
+    world.get("/no-such-page", "").await;
+    assert_eq!(world.try_sign_in(&stranger).await.1.status, 401);
+    let said = world.post("/enrol/begin", "", &json!({"link": "x"})).await;
+    assert_eq!(said.status, 401);
+    let text = |log: &Log| String::from_utf8(log.0.lock().clone()).unwrap();
+    assert_eq!(text(&log), "");
+    // What people do who have signed in is logged.
+    let (cookie, _) = world.sign_in(&treasurer()).await;
+    assert_eq!(world.get("/requests/x", &cookie).await.status, 404);
+    let text = text(&log);
+    assert!(text.contains("signed in to this node's page"), "{text}");
+    assert!(
+        text.contains("refused") && text.contains("/requests/x"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn person__should_not_take_the_places_of_others() {
+    let world = World::new();
+    let treasurer = world.sign_in(&treasurer()).await;
+    let director = world.sign_in(&director()).await;
+    world.told.waiting.store(0, Ordering::Relaxed);
+    let closed = world.told.gate.write().await;
+    let mut calls: Vec<_> = (0..SIGNED_IN)
+        .map(|_| world.get("/", &treasurer.0))
+        .collect();
+    calls.push(world.get("/", &director.0));
+    let open = async {
+        while world.told.waiting.load(Ordering::Relaxed) <= SIGNED_IN / 2 {
+            tokio::task::yield_now().await;
+        }
+        drop(closed);
+    };
+    let (said, ()) = futures::join!(futures::future::join_all(calls), open);
+    let served = said.iter().filter(|it| it.status == 200).count();
+    assert_eq!(served, SIGNED_IN / 2 + 1);
+    assert_eq!(said.last().unwrap().status, 200);
 }

@@ -9,6 +9,7 @@ use covault_actors::port::{
     NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
 };
 use covault_core::{
+    approval::Rejection,
     attest::MadeKey,
     fault::Fault,
     order::{
@@ -48,6 +49,10 @@ impl SignerCluster for GatedSigners {
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
         Err(Fault::unavailable("not today"))
+    }
+
+    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
+        Ok(())
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareOutcome, Fault> {

@@ -15,6 +15,7 @@ use covault_actors::{
     store::memory::MemoryStore,
 };
 use covault_core::{
+    approval::Rejection,
     attest::MadeKey,
     derive::RootKey,
     order::{
@@ -67,6 +68,10 @@ impl SignerCluster for NoSigners {
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Err(Fault::unavailable("no signers"))
+    }
+
+    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
+        Ok(())
     }
 
     async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareOutcome, Fault> {

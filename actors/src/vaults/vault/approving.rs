@@ -124,8 +124,15 @@ impl VaultState {
         let people = change.check(&proofs, self.services.now_ms())?;
         let people: Vec<_> = people.into_iter().collect();
         let note = AuditNote::for_vault(command_commit.by(), self.vault.id, "ApprovalRuleChanged")
-            .fact("from", change.present.describe())
-            .fact("to", change.next.describe())
+            .fact("from", change.present.describe_people())
+            .fact("to", change.next.describe_people())
+            // By themselves: of many people the facts above are cut.
+            .fact("people", change.present.people_changed(&change.next))
+            .fact(
+                "clientSignersBefore",
+                change.present.describe_client_signers(),
+            )
+            .fact("clientSigners", change.next.describe_client_signers())
             .fact("agreed", people.join(", "));
         let mut batch = Batch::new();
         // The vault's own row, which every change of its rule writes, is demanded in the version that is known here.

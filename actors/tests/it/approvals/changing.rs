@@ -3,10 +3,12 @@
 use covault_actors::operations::{ChangeApprovals, CreateWallet, ListVaults, ReplaceTransaction};
 use covault_core::{
     approval::testing::{TestSshKey, TestSshKind},
+    audit::AuditChain,
     request::{ApprovalRule, RuleChange},
 };
 
 use super::*;
+use crate::audit::whole;
 
 fn key(number: u8) -> TestSshKey {
     TestSshKey::new(TestSshKind::Ed25519, number)
@@ -365,7 +367,63 @@ async fn client_signers__should_be_those_whom_the_people_of_the_vault_have_named
     let uuid = make(2).await.unwrap();
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
     assert_eq!(world.signers.client_signer(&uuid), Some(node(2)));
+    // The log names them by themselves, however many people there are.
+    let log = whole(&*world.store, "").await;
+    let mut entries = log[&AuditChain::Vault(vault)].iter();
+    let entry = entries
+        .find(|it| it.event == "ApprovalRuleChanged")
+        .unwrap();
+    let fact = |name: &str| {
+        let mut facts = entry.facts.iter();
+        facts
+            .find(|(known, _)| known == name)
+            .map(|(_, fact)| fact.as_str())
+    };
+    assert_eq!(fact("clientSignersBefore"), Some(line(1).as_str()));
+    assert_eq!(fact("clientSigners"), Some(line(2).as_str()));
+    assert_eq!(fact("people"), None);
     // Nobody else is named by an automatic rule, either.
     let named = parsed(naming(&[2]));
     assert!(named.describe().ends_with(&line(2)), "{}", named.describe());
+}
+
+#[tokio::test]
+async fn log__should_name_whom_a_change_adds_however_many_people_there_are() {
+    let world = World::new();
+    let gateway = world.start().await;
+    // Names of the greatest length: both rules are cut to the same text.
+    let many = |last: u8| admin::ApprovalRule {
+        of: (1..=40_u8)
+            .chain([last])
+            .map(|number| admin::Approver {
+                name: format!("{number:085}"),
+                keys: vec![key(number).line()],
+            })
+            .collect(),
+        client_signers: vec![node(last - 50).openssh_line("")],
+        ..of("automatic", 0, &[])
+    };
+    let vault = vault_with(&gateway, many(51)).await;
+    let wanted = RuleChange {
+        vault,
+        changes: 0,
+        present: rule_of(&gateway).await,
+        next: parsed(many(52)),
+        valid_until_ms: world.clock_ms() + HOUR,
+    };
+    change(&gateway, &wanted, &[]).await.unwrap();
+    let log = whole(&*world.store, "").await;
+    let mut entries = log[&AuditChain::Vault(vault)].iter();
+    let entry = entries
+        .find(|it| it.event == "ApprovalRuleChanged")
+        .unwrap();
+    let facts: std::collections::BTreeMap<_, _> = entry.facts.iter().cloned().collect();
+    assert_eq!(facts["from"], facts["to"]);
+    assert!(facts["from"].ends_with("..."));
+    assert_eq!(
+        facts["people"],
+        format!("{:085} added, {:085} removed", 52, 51)
+    );
+    assert_eq!(facts["clientSignersBefore"], node(1).openssh_line(""));
+    assert_eq!(facts["clientSigners"], node(2).openssh_line(""));
 }

@@ -165,7 +165,7 @@ fn rule(mode: &str, needs: u32) -> admin::ApprovalRule {
     }
 }
 
-async fn vault_with(gateway: &Gateway, approvals: admin::ApprovalRule) -> VaultId {
+pub async fn vault_with(gateway: &Gateway, approvals: admin::ApprovalRule) -> VaultId {
     assert!(admit(gateway).await);
     let request = admin::CreateVaultRequest {
         approvals: Some(approvals),

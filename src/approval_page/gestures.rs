@@ -1,0 +1,465 @@
+//! Approving and rejecting on a node's page, one or several requests with one gesture of a passkey. Nothing is kept between
+//! its two steps: what was signed says all, and the orchestrators are asked again.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use axum::http::StatusCode;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use covault_core::{
+    amount::{U256, parse_u128},
+    approval::{
+        Approval, ApprovalProof, ApprovalTerms, ApproverKey, GivenApproval, MAX_LIST, ProofFacts,
+        Rejection, rejections_challenge,
+    },
+    fault::{Class, Fault},
+    field,
+    ids::{RequestId, VaultId},
+    order::NodeId,
+};
+use covault_mpc::questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Call,
+    requests::{WaitingRequest, not_waiting, waiting},
+    sessions::{Session, check_form},
+};
+use crate::{
+    approving::{gesture, gesture_of},
+    console::{
+        forbidden,
+        gestures::{Shown, Wanted, asked_with},
+        response::{self, Answer, Refused},
+        sessions::{Credential, PATIENCE_MS},
+        text::Text,
+    },
+};
+
+/// Most characters of a reason to reject, as the service takes it.
+const MAX_REASON: usize = 200;
+
+#[derive(Deserialize)]
+struct BeginForm {
+    form_token: String,
+    items: Vec<Wanted>,
+}
+
+/// What was signed of one request.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    uuid: String,
+    shown: String,
+    most_fee: String,
+    valid_until_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct ApproveForm {
+    form_token: String,
+    items: Vec<Item>,
+    credential: Credential,
+}
+
+#[derive(Deserialize)]
+struct BeginRejectForm {
+    form_token: String,
+    items: Vec<Shown>,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct RejectForm {
+    form_token: String,
+    uuids: Vec<String>,
+    #[serde(default)]
+    reason: String,
+    credential: Credential,
+}
+
+/// The requests that a form names: 1 to 100, each once.
+fn ids_of<'a>(uuids: impl Iterator<Item = &'a String>) -> Result<Vec<RequestId>, Refused> {
+    let ids: Result<Vec<RequestId>, _> = uuids.map(|uuid| uuid.parse()).collect();
+    let ids = ids.map_err(|_| not_waiting())?;
+    let different: BTreeSet<_> = ids.iter().collect();
+    if !(1..=MAX_LIST).contains(&ids.len()) || different.len() < ids.len() {
+        let problem = "choose 1 to 100 requests, each once";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+    }
+    Ok(ids)
+}
+
+/// What the browser is to have signed, by a passkey of this person.
+fn options(call: &Call<'_>, session: &Session, challenge: &[u8; 32]) -> Value {
+    let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let passkeys = call.page.people.passkeys_of(&session.person);
+    let passkeys: Vec<_> = passkeys
+        .iter()
+        .map(|known| json!({"type": "public-key", "id": id(known)}))
+        .collect();
+    json!({
+        "challenge": id(challenge),
+        "rpId": call.page.place.rp_id,
+        "allowCredentials": passkeys,
+        "userVerification": "required",
+        "timeout": PATIENCE_MS,
+    })
+}
+
+fn changed() -> Refused {
+    let problem = "what the service tells of this request is not what this page has shown, nothing was signed for: load the \
+                   page again and compare it with what was asked for";
+    Fault::new(Class::WrongState, problem).into()
+}
+
+/// The one of those told that the page has shown.
+fn as_shown<'a>(
+    found: &'a [WaitingRequest],
+    id: RequestId,
+    shown: &str,
+) -> Result<&'a WaitingRequest, Refused> {
+    let of = found.iter().filter(|it| it.id == id);
+    if of.clone().next().is_none() {
+        return Err(not_waiting());
+    }
+    of.into_iter()
+        .find(|it| it.shown == shown)
+        .ok_or_else(changed)
+}
+
+/// The passkey of the person who has signed in that a credential is of.
+fn key_of(
+    call: &Call<'_>,
+    session: &Session,
+    credential: &Credential,
+) -> Result<(ApproverKey, ApprovalProof), Refused> {
+    let (credential_id, assertion, _) = credential.decode()?;
+    let owner = call.page.people.find(&credential_id);
+    let owner = owner.filter(|(person, _)| *person == session.person);
+    let (_, passkey) = owner.ok_or_else(|| {
+        forbidden("this is not a passkey of who has signed in, made for this page")
+    })?;
+    let proof = ApprovalProof::WebAuthn {
+        credential_id,
+        assertion,
+    };
+    Ok((ApproverKey::Passkey(Box::new(passkey)), proof))
+}
+
+/// Whether the proof is over this challenge, made on this page.
+fn is_signed(
+    call: &Call<'_>,
+    key: &ApproverKey,
+    proof: &ApprovalProof,
+    challenge: &[u8; 32],
+) -> bool {
+    let facts = key.verify(proof, challenge);
+    matches!(facts, Ok(ProofFacts::WebAuthn { origin, .. }) if origin == call.page.place.origin)
+}
+
+pub async fn begin_approval(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+    let form: BeginForm = response::json_of(call.head, &call.body)?;
+    check_form(session, &form.form_token)?;
+    let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
+    let (found, _) = waiting(call, session, &ids).await?;
+    let (mut all, mut items) = (Vec::new(), Vec::new());
+    for (id, wanted) in ids.into_iter().zip(&form.items) {
+        let one = as_shown(&found, id, &wanted.shown)?;
+        let asked = asked_with(&one.request, &wanted.fee, call.now_ms())?;
+        items.push(json!({
+            "uuid": id.to_string(),
+            "shown": one.shown,
+            "mostFee": asked.approval.most_fee.to_string(),
+            "validUntilMs": asked.approval.valid_until_ms,
+        }));
+        all.push(asked);
+    }
+    let (challenge, _) = gesture(&all)?;
+    Ok(Answer::json(&json!({
+        "publicKey": options(call, session, &challenge),
+        "form": {"items": items},
+    })))
+}
+
+/// Brings the approvals to the orchestrators that tell of what was signed, to each what it tells of.
+pub async fn approve(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+    let form: ApproveForm = response::json_of(call.head, &call.body)?;
+    check_form(session, &form.form_token)?;
+    let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
+    let (key, proof) = key_of(call, session, &form.credential)?;
+    let (found, _) = waiting(call, session, &ids).await?;
+    let (mut approvals, mut told_by) = (Vec::<Approval>::new(), Vec::new());
+    for (id, item) in ids.iter().zip(&form.items) {
+        let terms = ApprovalTerms {
+            most_fee: parse_u128(&item.most_fee).map_err(|error| Fault::field("mostFee", error))?,
+            valid_until_ms: item.valid_until_ms,
+        };
+        let one = as_shown(&found, *id, &item.shown)?;
+        let approval = one.approval(terms);
+        let approval =
+            approval.map_err(|error| Fault::new(Class::Invalid, format!("{error:#}")))?;
+        approvals.push(approval);
+        told_by.push((
+            ApprovedRequest {
+                request: *id,
+                terms,
+            },
+            &one.by,
+        ));
+    }
+    let (challenge, list) = gesture_of(approvals.iter())?;
+    if !is_signed(call, &key, &proof, &challenge) {
+        return Err(changed());
+    }
+    for approval in &approvals {
+        approval.check_terms(U256::ZERO, call.now_ms())?;
+    }
+    let given = GivenApproval { list, proof };
+    let mut questions: HashMap<NodeId, Vec<ApprovedRequest>> = HashMap::new();
+    for (approved, by) in told_by {
+        for orchestrator in by {
+            questions.entry(*orchestrator).or_default().push(approved);
+        }
+    }
+    let questions = questions.into_iter().map(|(to, requests)| {
+        let given = given.clone();
+        (to, NodeQuestion::Approve { requests, given })
+    });
+    let outcomes = brought(call, questions.collect()).await?;
+    let person = &session.person;
+    for approval in &approvals {
+        if matches!(
+            outcomes.get(&approval.request),
+            Some(NodeOutcome::Done { .. })
+        ) {
+            let (request, vault) = (approval.request, approval.vault);
+            tracing::info!(person, %request, %vault, "approved on this node's page");
+        }
+    }
+    Ok(answer(&ids, &outcomes, |missing| match missing {
+        0 => {
+            "approved; the service says that enough have approved it by the vault's rule".to_owned()
+        }
+        missing => format!(
+            "approved; {missing} more to approve it by the vault's rule, as the service says"
+        ),
+    }))
+}
+
+/// The vault of requests to reject, which is the same.
+fn one_vault<'a>(
+    found: &[WaitingRequest],
+    ids: impl Iterator<Item = &'a RequestId>,
+) -> Result<VaultId, Refused> {
+    let mut vaults = BTreeSet::new();
+    for id in ids {
+        let of: Vec<_> = found.iter().filter(|it| it.id == *id).collect();
+        if of.is_empty() {
+            return Err(not_waiting());
+        }
+        vaults.extend(of.iter().map(|it| it.vault));
+    }
+    let mut vaults = vaults.into_iter();
+    match (vaults.next(), vaults.next()) {
+        (Some(vault), None) => Ok(vault),
+        _ => {
+            let problem =
+                "these are requests of several vaults: reject those of each by themselves";
+            Err(Refused::new(StatusCode::BAD_REQUEST, problem))
+        }
+    }
+}
+
+pub async fn begin_rejection(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+    let form: BeginRejectForm = response::json_of(call.head, &call.body)?;
+    check_form(session, &form.form_token)?;
+    field::label("reason", &form.reason, MAX_REASON)?;
+    // One that is told differently is on the page as often.
+    let mut uuids: Vec<_> = form.items.iter().map(|it| &it.uuid).collect();
+    uuids.sort_unstable();
+    uuids.dedup();
+    let ids = ids_of(uuids.into_iter())?;
+    let (found, _) = waiting(call, session, &ids).await?;
+    for item in &form.items {
+        as_shown(
+            &found,
+            item.uuid.parse().map_err(|_| not_waiting())?,
+            &item.shown,
+        )?;
+    }
+    let vault = one_vault(&found, ids.iter())?;
+    let challenge = rejections_challenge(vault, &ids)?;
+    let uuids: Vec<_> = ids.iter().map(RequestId::to_string).collect();
+    Ok(Answer::json(&json!({
+        "publicKey": options(call, session, &challenge),
+        "form": {"uuids": uuids, "reason": form.reason},
+    })))
+}
+
+/// Brings a rejection to all orchestrators that tell of a request of it, and has this node obey it where the person could
+/// reject it by the node's own policy.
+pub async fn reject(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+    let form: RejectForm = response::json_of(call.head, &call.body)?;
+    check_form(session, &form.form_token)?;
+    field::label("reason", &form.reason, MAX_REASON)?;
+    let ids = ids_of(form.uuids.iter())?;
+    let (key, proof) = key_of(call, session, &form.credential)?;
+    let (found, _) = waiting(call, session, &ids).await?;
+    let vault = one_vault(&found, ids.iter())?;
+    if !is_signed(call, &key, &proof, &rejections_challenge(vault, &ids)?) {
+        return Err(changed());
+    }
+    let here = reject_here(call, vault, &ids, &proof).await;
+    // The proof is of all of them together.
+    let to: BTreeSet<NodeId> = found.iter().flat_map(|it| it.by.iter().copied()).collect();
+    let question = NodeQuestion::Reject {
+        requests: ids.clone(),
+        reason: form.reason,
+        proof,
+    };
+    let questions = to.into_iter().map(|to| (to, question.clone()));
+    let mut outcomes = match brought(call, questions.collect()).await {
+        Ok(outcomes) => outcomes,
+        Err(fault) if here.is_empty() => return Err(fault.into()),
+        Err(fault) => {
+            let problem = fault.message().to_owned();
+            let refused = NodeOutcome::Refused { problem };
+            ids.iter().map(|id| (*id, refused.clone())).collect()
+        }
+    };
+    for id in &ids {
+        let is_here = here.contains(id);
+        let at_service = matches!(outcomes.get(id), Some(NodeOutcome::Done { .. }));
+        let person = &session.person;
+        tracing::info!(person, request = %id, %vault, is_here, at_service, "rejected on this node's page");
+        if let Some(NodeOutcome::Refused { problem }) = outcomes.get_mut(id)
+            && is_here
+        {
+            *problem = format!("{problem}. This node never signs it all the same");
+        }
+    }
+    let is_here = |id: &RequestId| here.contains(id);
+    let all_here = ids.iter().all(is_here);
+    Ok(answer(&ids, &outcomes, |_| match all_here {
+        true => "rejected; this node never signs it".to_owned(),
+        false => "rejected, as the service says".to_owned(),
+    }))
+}
+
+/// Those of the requests that this node never signs from now on; none, where no rule with hold_hours of its policy names the
+/// person, or the disk fails.
+async fn reject_here(
+    call: &Call<'_>,
+    vault: VaultId,
+    ids: &[RequestId],
+    proof: &ApprovalProof,
+) -> BTreeSet<RequestId> {
+    let rejection = Rejection {
+        vault,
+        requests: ids.to_vec(),
+        proof: proof.clone(),
+    };
+    if call.page.people.policy().0.rejected_by(&rejection).is_err() {
+        return BTreeSet::new();
+    }
+    let vetoes = Arc::clone(&call.page.vetoes);
+    let written = move || vetoes.reject(vault, &rejection.requests);
+    let written = tokio::task::spawn_blocking(written).await;
+    let written = written.map_err(Fault::bug).and_then(|written| written);
+    match written {
+        Ok(outcome) => {
+            let mut here: BTreeSet<_> = ids.iter().copied().collect();
+            here.retain(|id| !outcome.no_room.contains(id));
+            here
+        }
+        Err(fault) => {
+            tracing::warn!(%vault, ?fault, "a rejection on this node's page was not written down");
+            BTreeSet::new()
+        }
+    }
+}
+
+/// What became of each request: done where one orchestrator has stored it, with the most that one of them finds missing.
+async fn brought(
+    call: &Call<'_>,
+    questions: Vec<(NodeId, NodeQuestion)>,
+) -> Result<HashMap<RequestId, NodeOutcome>, Fault> {
+    let asked: HashMap<NodeId, Vec<RequestId>> = questions
+        .iter()
+        .map(|(to, question)| (*to, about(question)))
+        .collect();
+    let mut all: HashMap<RequestId, NodeOutcome> = HashMap::new();
+    for (by, answer) in call.page.waiting.act(questions).await? {
+        let ids = asked.get(&by).map(Vec::as_slice).unwrap_or_default();
+        let outcomes = match answer {
+            NodeAnswer::Done { outcomes } if outcomes.len() == ids.len() => outcomes,
+            NodeAnswer::Refused { problem } => {
+                vec![NodeOutcome::Refused { problem }; ids.len()]
+            }
+            NodeAnswer::Done { .. } | NodeAnswer::Pending { .. } => continue,
+        };
+        for (id, outcome) in ids.iter().zip(outcomes) {
+            let known = all.remove(id);
+            all.insert(*id, better(known, outcome));
+        }
+    }
+    Ok(all)
+}
+
+fn about(question: &NodeQuestion) -> Vec<RequestId> {
+    match question {
+        NodeQuestion::Pending { requests } | NodeQuestion::Reject { requests, .. } => {
+            requests.clone()
+        }
+        NodeQuestion::Approve { requests, .. } => requests.iter().map(|it| it.request).collect(),
+    }
+}
+
+fn better(known: Option<NodeOutcome>, other: NodeOutcome) -> NodeOutcome {
+    match (known, other) {
+        (Some(NodeOutcome::Done { missing: one }), NodeOutcome::Done { missing: other }) => {
+            NodeOutcome::Done {
+                missing: one.max(other),
+            }
+        }
+        (Some(known @ NodeOutcome::Done { .. }), NodeOutcome::Refused { .. }) => known,
+        (_, other) => other,
+    }
+}
+
+fn answer(
+    ids: &[RequestId],
+    outcomes: &HashMap<RequestId, NodeOutcome>,
+    done: impl Fn(u32) -> String,
+) -> Answer {
+    let mut any = false;
+    let results: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (is_done, text) = match outcomes.get(id) {
+                Some(NodeOutcome::Done { missing }) => (true, done(*missing)),
+                Some(NodeOutcome::Refused { problem }) => (
+                    false,
+                    format!("the service has not taken it, it says: {problem}"),
+                ),
+                None => (
+                    false,
+                    "the service does not say what became of it".to_owned(),
+                ),
+            };
+            any |= is_done;
+            json!({"uuid": id.to_string(), "done": is_done, "text": Text::new(text).to_string()})
+        })
+        .collect();
+    // When some are done, the answer is about each.
+    let status = match any {
+        true => StatusCode::OK,
+        false => StatusCode::CONFLICT,
+    };
+    Answer::json(&json!({"results": results})).with_status(status)
+}
