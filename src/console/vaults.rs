@@ -160,6 +160,17 @@ fn in_words(rule: &admin::ApprovalRule) -> String {
         }
         (_, _) => format!("none by the vault; {names} approve what signers want approved"),
     };
+    let people = match rule.wallets.as_slice() {
+        [] => people,
+        wallets => {
+            let of = |it: &admin::WalletApprovals| format!("{} from {}", it.needs, it.address);
+            let wallets: Vec<_> = wallets.iter().map(of).collect();
+            format!(
+                "{people}; of {names} as many at least: {}",
+                wallets.join(", ")
+            )
+        }
+    };
     match rule.client_signers.len() {
         0 => people,
         1 => format!("{people}; instead of them a client signer, for requests that name it"),

@@ -38,7 +38,7 @@ impl Operation for ApproveBatchPayment {
                 },
             ));
         }
-        batch::check_people_approve(services, call.caller, found.vault, signer).await?;
+        batch::check_people_approve(services, call.caller, &found, signer).await?;
         if let Some(total) = &message.total {
             let payment = BatchPayload::decode(&found.payment).map_err(Fault::bug)?;
             let pays = payment.total();

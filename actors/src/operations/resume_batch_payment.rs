@@ -70,7 +70,7 @@ impl Operation for ResumeBatchPayment {
             return refused(format!("the batch cannot be resumed: {reason}"));
         }
         let signer = progress.client_signer;
-        batch::check_people_approve(services, call.caller, found.vault, signer).await?;
+        batch::check_people_approve(services, call.caller, &found, signer).await?;
         let stage = start::first_stage(services, &found).await?;
         let read = Read {
             batch: &found,

@@ -25,6 +25,7 @@ use covault_core::{
     request::{
         ApprovalMode, ApprovalRule, Approver, BuiltDraft, Consent, Draft, Inclusion,
         PersonApproval, Replaces, RequestState, SigningRequest, TransactionPart, TransactionState,
+        WalletNeeds,
     },
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -77,6 +78,10 @@ fn rule() -> ApprovalRule {
         }],
         expires_ms: 9,
         client_signers: vec![NodeId([6; 32])],
+        wallets: vec![WalletNeeds {
+            address: "an address".into(),
+            needs: 2,
+        }],
     }
 }
 

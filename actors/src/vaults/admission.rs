@@ -151,8 +151,9 @@ pub async fn admit(
         .hot_vault(wallet.vault)
         .await?
         .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+    let rule = vault.approval.of_wallet(&wallet.address);
     let client_signer = match replaces.is_some() || gap.is_some() {
-        true => vault.approval.still_named(client_signer),
+        true => rule.still_named(client_signer),
         false => client_signer,
     };
     if let Some(signer) = client_signer {
@@ -196,8 +197,8 @@ pub async fn admit(
         replaces,
         created_at_ms: services.now_ms(),
         consent: Consent::new(match client_signer {
-            Some(signer) => vault.approval.of_client_signer(signer),
-            None => vault.approval,
+            Some(signer) => rule.of_client_signer(signer),
+            None => rule,
         }),
         state: RequestState::Received,
     };

@@ -23,6 +23,9 @@ use crate::{
 pub const MAX_APPROVERS: usize = 100;
 /// Most client signers that a rule names.
 const MAX_CLIENT_SIGNERS: usize = 16;
+/// Most wallets that a rule names, and most characters of an address.
+const MAX_WALLETS: usize = 100;
+const MAX_ADDRESS: usize = 128;
 /// Most keys of one person.
 const MAX_KEYS: usize = 16;
 /// How long a request waits for people where nothing else is said, in milliseconds: 72 hours.
@@ -45,6 +48,17 @@ pub struct ApprovalRule {
     pub expires_ms: u64,
     /// Client signers that a request can name: the one that it names decides in place of the people.
     pub client_signers: Vec<NodeId>,
+    /// Wallets for which more persons have to approve than for others.
+    pub wallets: Vec<WalletNeeds>,
+}
+
+/// How many persons have to approve what one wallet of a vault signs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WalletNeeds {
+    /// The wallet's address, as the service shows it.
+    pub address: String,
+    /// How many; 1 or more. Where the vault's rule needs more, that holds.
+    pub needs: u16,
 }
 
 /// Whether people decide.
@@ -78,6 +92,26 @@ impl ApprovalRule {
             of: Vec::new(),
             expires_ms: USUAL_EXPIRY_MS,
             client_signers: Vec::new(),
+            wallets: Vec::new(),
+        }
+    }
+
+    /// The rule of requests of the wallet of this address: as many as the stricter one needs, that of the vault or that of
+    /// the wallet.
+    #[must_use]
+    pub fn of_wallet(&self, address: &str) -> Self {
+        let mut own = self.wallets.iter().filter(|it| it.address == address);
+        let own = own.next().map_or(0, |it| it.needs);
+        let mode = match self.mode {
+            ApprovalMode::Automatic if own > 0 => ApprovalMode::Manual { needs: own },
+            ApprovalMode::Manual { needs } => ApprovalMode::Manual {
+                needs: needs.max(own),
+            },
+            mode => mode,
+        };
+        Self {
+            mode,
+            ..self.clone()
         }
     }
 
@@ -106,9 +140,20 @@ impl ApprovalRule {
         }
     }
 
-    /// The rule in words, with the client signers that requests may name.
+    /// The wallets for which more have to approve, one line each.
+    pub fn describe_wallets(&self) -> String {
+        let of = |it: &WalletNeeds| format!("{} from {}", it.needs, it.address);
+        let lines: Vec<_> = self.wallets.iter().map(of).collect();
+        lines.join("\n")
+    }
+
+    /// The rule in words, with its wallets and the client signers that requests may name.
     pub fn describe(&self) -> String {
-        let people = self.describe_people();
+        let mut people = self.describe_people();
+        if !self.wallets.is_empty() {
+            let wallets = self.describe_wallets().replace('\n', ", ");
+            people.push_str(&format!("; of these wallets as many at least: {wallets}"));
+        }
         match self.client_signers.as_slice() {
             [] => people,
             signers => {
@@ -121,8 +166,7 @@ impl ApprovalRule {
 
     /// Who decides where no client signer is named, in words.
     pub fn describe_people(&self) -> String {
-        let names: Vec<_> = self.of.iter().map(|it| it.name.as_str()).collect();
-        let names = names.join(", ");
+        let names = self.people();
         match self.mode {
             ApprovalMode::Automatic if names.is_empty() => "automatic".to_owned(),
             ApprovalMode::Automatic => {
@@ -133,6 +177,12 @@ impl ApprovalRule {
                 format!("client signer {}", signer.openssh_line(""))
             }
         }
+    }
+
+    /// The names of the people.
+    pub(super) fn people(&self) -> String {
+        let names: Vec<_> = self.of.iter().map(|it| it.name.as_str()).collect();
+        names.join(", ")
     }
 
     /// The client signers that requests may name, one line each.
@@ -204,6 +254,7 @@ impl ApprovalRule {
             of,
             expires_ms,
             client_signers,
+            wallets,
         } = self;
         if of.len() > MAX_APPROVERS {
             let problem = format_args!("more than {MAX_APPROVERS} approvers");
@@ -257,8 +308,36 @@ impl ApprovalRule {
             let at = format_args!("clientSigners[{place}]");
             return Err(Fault::field(at, "is named twice"));
         }
-        Ok(())
+        check_wallets(wallets, of.len())
     }
+}
+
+/// Checks the wallets of a rule that names so many persons.
+fn check_wallets(wallets: &[WalletNeeds], persons: usize) -> Result<(), Fault> {
+    if wallets.len() > MAX_WALLETS {
+        let problem = format_args!("more than {MAX_WALLETS} wallets");
+        return Err(Fault::field("wallets", problem));
+    }
+    if !wallets.is_empty() && persons == 0 {
+        return Err(Fault::field("of", "names no approver"));
+    }
+    let most = persons.min(MAX_APPROVALS);
+    let mut addresses = BTreeSet::new();
+    for (place, WalletNeeds { address, needs }) in wallets.iter().enumerate() {
+        let at = |part: &str| format!("wallets[{place}].{part}");
+        if address.is_empty() {
+            return Err(Fault::field(at("address"), "is required"));
+        }
+        label(&at("address"), address, MAX_ADDRESS)?;
+        if !addresses.insert(address) {
+            return Err(Fault::field(at("address"), "is named twice"));
+        }
+        if !(1..=most).contains(&usize::from(*needs)) {
+            let problem = format_args!("must be 1 to {most}");
+            return Err(Fault::field(at("needs"), problem));
+        }
+    }
+    Ok(())
 }
 
 /// A person has approved a request. Its constructor's caller has verified it.
@@ -291,11 +370,13 @@ pub struct Consent {
 }
 
 impl Consent {
-    /// Nobody was asked yet. Which client signers the request could have named is nothing to it.
+    /// Nobody was asked yet. Which client signers the request could have named is nothing to it, nor what holds for other
+    /// wallets.
     pub fn new(rule: ApprovalRule) -> Self {
         Self {
             rule: ApprovalRule {
                 client_signers: Vec::new(),
+                wallets: Vec::new(),
                 ..rule
             },
             given: Vec::new(),

@@ -66,6 +66,7 @@ fn rule(needs: u16) -> ApprovalRule {
         of: ["treasurer", "controller", "director"].map(approver).into(),
         expires_ms: 1_000,
         client_signers: Vec::new(),
+        wallets: Vec::new(),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
 pub use change::RequestChange;
 pub use consent::{
     ApprovalMode, ApprovalRule, Approver, Consent, MAX_APPROVERS, PersonApproval, USUAL_EXPIRY_MS,
+    WalletNeeds,
 };
 pub use machine::{
     AuditRecord, IllegalTransition, RequestEffect, RequestEvent, RequestStep, ReservationChange,

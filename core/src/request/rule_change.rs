@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApprovalMode, ApprovalRule, Approver, USUAL_EXPIRY_MS};
+use super::{ApprovalMode, ApprovalRule, Approver, USUAL_EXPIRY_MS, WalletNeeds};
 use crate::{
     approval::{ApprovalProof, MAX_APPROVALS, MAX_VALIDITY_MS, rule_change_challenge},
     fault::Fault,
@@ -51,7 +51,14 @@ impl RuleChange {
         }
     }
 
-    /// Checks at `now_ms` that as many people agree as the present rule needs, and says who they are. A rule that needs
+    /// How many people have to agree: as many as the present rule needs, for the vault or for the wallet that needs most.
+    pub fn needs(&self) -> usize {
+        let wallets = self.present.wallets.iter();
+        let most = wallets.map(|it| usize::from(it.needs)).max();
+        self.present.needs().max(most.unwrap_or_default())
+    }
+
+    /// Checks at `now_ms` that as many people agree as [`RuleChange::needs`], and says who they are. A rule that needs
     /// nobody is changed by who made it.
     ///
     /// # Errors
@@ -59,7 +66,7 @@ impl RuleChange {
     pub fn check(&self, proofs: &[ApprovalProof], now_ms: u64) -> Result<BTreeSet<String>, Fault> {
         let next = self.next.check();
         next.map_err(|fault| fault.with_prefix("approvals"))?;
-        let needs = self.present.needs();
+        let needs = self.needs();
         if needs == 0 && proofs.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -79,8 +86,8 @@ impl RuleChange {
         if people.len() < needs {
             let names: Vec<_> = people.iter().map(String::as_str).collect();
             let problem = format_args!(
-                "the vault's rule wants {}, and {} have signed this change: {}",
-                self.present.describe_people(),
+                "the vault's rule wants {needs} of {}, and {} have signed this change: {}",
+                self.present.people(),
                 names.len(),
                 names.join(", ")
             );
@@ -103,6 +110,7 @@ impl ApprovalRule {
             of,
             expires_ms,
             client_signers,
+            wallets,
         } = message.ok_or_else(|| {
             refuse(
                 "",
@@ -123,6 +131,10 @@ impl ApprovalRule {
             let at = format!("approvals.clientSigners[{place}]");
             NodeId::parse_openssh_line(line).map_err(|fault| fault.at(&at))
         });
+        let of_wallet = |admin::WalletApprovals { address, needs }| WalletNeeds {
+            address,
+            needs: u16::try_from(needs).unwrap_or(u16::MAX),
+        };
         let rule = Self {
             mode,
             of: of.into_iter().map(approver).collect(),
@@ -131,6 +143,7 @@ impl ApprovalRule {
                 given => given,
             },
             client_signers: signers.collect::<Result<_, _>>()?,
+            wallets: wallets.into_iter().map(of_wallet).collect(),
         };
         rule.check()
             .map_err(|fault| fault.with_prefix("approvals"))?;
@@ -156,6 +169,12 @@ impl ApprovalRule {
             expires_ms: self.expires_ms,
             client_signers: (self.client_signers.iter())
                 .map(|signer| signer.openssh_line(""))
+                .collect(),
+            wallets: (self.wallets.iter())
+                .map(|it| admin::WalletApprovals {
+                    address: it.address.clone(),
+                    needs: it.needs.into(),
+                })
                 .collect(),
         }
     }

@@ -85,6 +85,12 @@ impl Vault {
         now_ms: u64,
     ) -> Result<Self, Fault> {
         approval.check()?;
+        if !approval.wallets.is_empty() {
+            return Err(Fault::field(
+                "approvals.wallets",
+                "a new vault has no wallets yet",
+            ));
+        }
         if name.trim().is_empty() {
             return Err(Fault::field("name", "is required"));
         }

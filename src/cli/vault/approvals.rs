@@ -31,6 +31,10 @@ pub struct ApprovalArgs {
     /// refused.
     #[arg(long, value_name = "KEY")]
     client_signer: Vec<String>,
+    /// A wallet of the vault for which at least N persons have to approve, where the others need fewer or nobody. May be
+    /// repeated. Not when the vault is made: it has no wallets then.
+    #[arg(long, value_name = "ADDRESS=N")]
+    wallet: Vec<String>,
 }
 
 impl ApprovalArgs {
@@ -47,6 +51,7 @@ impl ApprovalArgs {
             approver,
             approval_hours: 72,
             client_signer: Vec::new(),
+            wallet: Vec::new(),
         }
     }
 
@@ -78,6 +83,17 @@ impl ApprovalArgs {
                 }),
             }
         }
+        let wallets = self.wallet.iter().map(|text| {
+            let split = text.rsplit_once('=');
+            let (address, needs) =
+                split.with_context(|| format!("--wallet {text:?} is not ADDRESS=N"))?;
+            let needs = needs
+                .parse()
+                .with_context(|| format!("--wallet {text:?}: {needs:?} is not a number"))?;
+            let address = address.to_owned();
+            anyhow::Ok(admin::WalletApprovals { address, needs })
+        });
+        let wallets = wallets.collect::<anyhow::Result<_>>()?;
         let needs = match (self.approvals.as_str(), self.needs, of.len()) {
             ("automatic", None, _) => 0,
             ("automatic", Some(_), _) => bail!("--needs goes with --approvals manual only"),
@@ -97,6 +113,7 @@ impl ApprovalArgs {
             of,
             expires_ms: self.approval_hours.saturating_mul(HOUR_MS),
             client_signers,
+            wallets,
         })
     }
 }
@@ -128,6 +145,7 @@ mod tests {
             needs,
             approval_hours: 72,
             client_signer: vec!["ssh-ed25519 C bot".into()],
+            wallet: Vec::new(),
         }
     }
 
@@ -140,6 +158,27 @@ mod tests {
         assert!(problem(args("automatic", &two, Some(1))).contains("manual only"));
         assert!(problem(args("manual", &["ssh-ed25519 A"], None)).contains("NAME=KEY"));
         assert!(problem(args("manual", &["a=/nowhere"], None)).contains("/nowhere"));
+    }
+
+    #[test]
+    fn rule__should_name_wallets_for_which_more_approve() {
+        let with = |wallet: &str| ApprovalArgs {
+            wallet: vec![wallet.to_owned()],
+            ..args("automatic", &["a=ssh-ed25519 A"], None)
+        };
+        // Addresses may have the sign, too.
+        let rule = with("EQ==/=2").rule().unwrap();
+        let [wallet] = rule.wallets.as_slice() else {
+            panic!("{rule:?}");
+        };
+        assert_eq!((wallet.address.as_str(), wallet.needs), ("EQ==/", 2));
+        for wrong in ["EQ", "EQ=two", "EQ=-1", "EQ="] {
+            let problem = with(wrong).rule().unwrap_err().to_string();
+            assert!(
+                problem.starts_with(&format!("--wallet {wrong:?}")),
+                "{problem}"
+            );
+        }
     }
 
     #[test]

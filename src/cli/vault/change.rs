@@ -35,7 +35,7 @@ pub enum Command {
         #[command(flatten)]
         approvals: ApprovalArgs,
         /// Change nothing but the client signers, to those that --client-signer names.
-        #[arg(long, conflicts_with_all = ["approvals", "approver", "needs", "approval_hours"])]
+        #[arg(long, conflicts_with_all = ["approvals", "approver", "needs", "approval_hours", "wallet"])]
         keep_people: bool,
         /// For how many hours the signatures count; at most 24.
         #[arg(long, value_name = "HOURS", default_value_t = 23)]
@@ -114,7 +114,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 next,
                 valid_until_ms: SystemClock.now_ms().saturating_add(valid_ms),
             };
-            let needs = change.present.needs();
+            let needs = change.needs();
             std::fs::write(&out, serde_json::to_string_pretty(&change)?)
                 .with_context(|| format!("cannot write {}", out.display()))?;
             print_line(format_args!(

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use covault_core::{
     batch::{BatchPayload, BatchPayment, BatchStage, BatchState},
     fault::{Class, Fault},
-    ids::{BatchId, TokenId, UserId, VaultId},
+    ids::{BatchId, TokenId, UserId},
     order::NodeId,
     schema::admin::{BatchPaymentRow, BatchPaymentSummary, BatchStageRequest},
     token::ApiToken,
@@ -137,14 +137,16 @@ async fn maker(services: &Services, id: TokenId) -> Result<(String, bool), Fault
 pub async fn check_people_approve(
     services: &Services,
     caller: &Caller,
-    vault: VaultId,
+    batch: &BatchPayment,
     client_signer: Option<NodeId>,
 ) -> Result<(), Fault> {
     if caller.person.is_none() {
         return Ok(());
     }
-    let vault = services.hot_vault(vault).await?;
-    let approve = vault.is_some_and(|(vault, _)| vault.approval.needs() > 0);
+    let vault = services.hot_vault(batch.vault).await?;
+    let (wallet, _) = services.hot_wallet(batch.wallet).await?;
+    let approve =
+        vault.is_some_and(|(vault, _)| vault.approval.of_wallet(&wallet.address).needs() > 0);
     if approve && client_signer.is_none() {
         return Ok(());
     }

@@ -122,6 +122,7 @@ impl VaultState {
             return Ok(self.vault.clone());
         }
         let people = change.check(&proofs, self.services.now_ms())?;
+        self.check_wallets(&change).await?;
         let people: Vec<_> = people.into_iter().collect();
         let note = AuditNote::for_vault(command_commit.by(), self.vault.id, "ApprovalRuleChanged")
             .fact("from", change.present.describe_people())
@@ -133,6 +134,8 @@ impl VaultState {
                 change.present.describe_client_signers(),
             )
             .fact("clientSigners", change.next.describe_client_signers())
+            .fact("walletsBefore", change.present.describe_wallets())
+            .fact("wallets", change.next.describe_wallets())
             .fact("agreed", people.join(", "));
         let mut batch = Batch::new();
         // The vault's own row, which every change of its rule writes, is demanded in the version that is known here.
@@ -155,7 +158,21 @@ impl VaultState {
         Ok(self.vault.clone())
     }
 
-    /// Stores an approval, in a task beside the actor. With enough of them the request continues.
+    /// Refuses a rule for what is no wallet of the vault: a misspelt address would protect nothing.
+    async fn check_wallets(&self, change: &RuleChange) -> Result<(), Fault> {
+        for (place, wallet) in change.next.wallets.iter().enumerate() {
+            let index = rows::wallet_address(&wallet.address);
+            let found = self.services.wallet_by(&index).await?;
+            if !found.is_some_and(|(found, _)| found.vault == self.vault.id) {
+                let at = format_args!("approvals.wallets[{place}].address");
+                let problem = format_args!("{} is no wallet of the vault", wallet.address);
+                return Err(Fault::field(at, problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an approval, in a task beside the actor. With enough of them the request goes on.
     pub(super) fn approve(&self, myself: &ActorRef<Msg>, new: NewApproval) {
         let services = Arc::clone(&self.services);
         let actor = myself.clone();

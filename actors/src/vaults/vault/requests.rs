@@ -253,7 +253,7 @@ impl VaultState {
         }
         // That of its row may be older.
         let mut client_signer = request.consent.rule.client_signer();
-        let rule = self.vault.approval.clone();
+        let rule = self.vault.approval.of_wallet(&request.address);
         if replacement.is_some() || gap.is_some() {
             client_signer = rule.still_named(client_signer);
         }

@@ -387,6 +387,126 @@ async fn client_signers__should_be_those_whom_the_people_of_the_vault_have_named
     assert!(named.describe().ends_with(&line(2)), "{}", named.describe());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_signed_for_by_the_stricter_of_their_rule_and_the_vaults() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let naming = |mode: &str, needs, wallets: &[(&str, u32)]| {
+        let wallets = wallets.iter().map(|(address, needs)| {
+            let address = (*address).to_owned();
+            let needs = *needs;
+            admin::WalletApprovals { address, needs }
+        });
+        admin::ApprovalRule {
+            wallets: wallets.collect(),
+            ..of(mode, needs, &[1, 2, 3])
+        }
+    };
+    // A new vault has none yet.
+    let named = admin::CreateVaultRequest {
+        approvals: Some(naming("automatic", 0, &[("0xab", 1)])),
+        ..vault_request("other")
+    };
+    assert!(admit(&gateway).await);
+    let fault = call::<CreateVault>(&gateway, &admin(), named).await;
+    assert_eq!(fault.unwrap_err().path(), Some("approvals.wallets"));
+
+    let vault = vault_with(&gateway, naming("automatic", 0, &[])).await;
+    let (hot, cold) = (
+        evm_wallet(&gateway, vault).await,
+        evm_wallet(&gateway, vault).await,
+    );
+    let to = async |mode: &str, needs, wallets: &[(&str, u32)], by: &[u8]| {
+        let changes = changes_of(&gateway).await;
+        let wanted = RuleChange {
+            vault,
+            changes,
+            present: rule_of(&gateway).await,
+            next: parsed(naming(mode, needs, wallets)),
+            valid_until_ms: world.clock_ms() + HOUR,
+        };
+        change(&gateway, &wanted, by).await
+    };
+    // What is no wallet of the vault would protect nothing.
+    let fault = to("automatic", 0, &[(&cold, 2), ("0xab", 1)], &[]).await;
+    let fault = fault.unwrap_err();
+    assert_eq!(
+        fault.path(),
+        Some("approvals.wallets[1].address"),
+        "{fault}"
+    );
+    let changed = to("automatic", 0, &[(&cold, 2)], &[]).await.unwrap();
+    assert_eq!(
+        changed.wallets,
+        naming("automatic", 0, &[(&cold, 2)]).wallets
+    );
+    // The one is signed for at once, the other waits for two.
+    let uuid = create(&gateway, send(&hot)).await.uuid;
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    let uuid = create(&gateway, send(&cold)).await.uuid;
+    let waiting = waits(&gateway, &uuid).await;
+    assert_eq!(waiting.required_approval_count, 2);
+    let signed = world.signers.requests();
+    // As many people change it as the wallet that needs most.
+    for too_few in [&[][..], &[1]] {
+        let fault = to("automatic", 0, &[], too_few).await.unwrap_err();
+        assert!(fault.message().contains("wants 2 of"), "{fault}");
+    }
+    // Less than the vault needs changes nothing.
+    to("manual", 3, &[(&cold, 2), (&hot, 1)], &[1, 2])
+        .await
+        .unwrap();
+    for from in [&hot, &cold] {
+        let uuid = create(&gateway, send(from)).await.uuid;
+        assert_eq!(waits(&gateway, &uuid).await.required_approval_count, 3);
+    }
+    assert_eq!(world.signers.requests(), signed);
+    // What was taken back is in the log.
+    to("manual", 3, &[], &[1, 2, 3]).await.unwrap();
+    let log = whole(&*world.store, "").await;
+    let mut entries = log[&AuditChain::Vault(vault)].iter().rev();
+    let entry = entries
+        .find(|it| it.event == "ApprovalRuleChanged")
+        .unwrap();
+    let before = entry.facts.iter().find(|(name, _)| name == "walletsBefore");
+    assert_eq!(before.unwrap().1, format!("2 from {cold}\n1 from {hot}"));
+}
+
+#[test]
+fn wallets__should_be_named_once_and_need_as_many_as_there_are() {
+    let refused = |mode: &str, persons: &[u8], wallets: &[(&str, u32)]| {
+        let wallets = wallets.iter().map(|(address, needs)| {
+            let address = (*address).to_owned();
+            let needs = *needs;
+            admin::WalletApprovals { address, needs }
+        });
+        let rule = admin::ApprovalRule {
+            wallets: wallets.collect(),
+            ..of(mode, 0, persons)
+        };
+        let fault = ApprovalRule::parse(Some(rule)).unwrap_err();
+        fault.path().unwrap_or_default().to_owned()
+    };
+    let all = [1, 2, 3];
+    assert_eq!(refused("automatic", &[], &[("a", 1)]), "approvals.of");
+    let needs = "approvals.wallets[0].needs";
+    for wrong in [0, 4, 70_000] {
+        assert_eq!(refused("automatic", &all, &[("a", wrong)]), needs);
+    }
+    let address = "approvals.wallets[0].address";
+    for wrong in ["", "a\u{7}", &"a".repeat(129)] {
+        assert_eq!(refused("automatic", &all, &[(wrong, 1)]), address);
+    }
+    let twice = [("a", 1), ("a", 2)];
+    assert_eq!(
+        refused("automatic", &all, &twice),
+        "approvals.wallets[1].address"
+    );
+    let names: Vec<_> = (0..101).map(|number| number.to_string()).collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    assert_eq!(refused("automatic", &all, &many), "approvals.wallets");
+}
+
 #[tokio::test]
 async fn log__should_name_whom_a_change_adds_however_many_people_there_are() {
     let world = World::new();
