@@ -163,7 +163,7 @@ impl VaultState {
         for (place, wallet) in change.next.wallets.iter().enumerate() {
             let index = rows::wallet_address(&wallet.address);
             let found = self.services.wallet_by(&index).await?;
-            if !found.is_some_and(|(found, _)| found.vault == self.vault.id) {
+            if found.is_none_or(|(found, _)| found.vault != self.vault.id) {
                 let at = format_args!("approvals.wallets[{place}].address");
                 let problem = format_args!("{} is no wallet of the vault", wallet.address);
                 return Err(Fault::field(at, problem));
