@@ -16,7 +16,10 @@ use covault_core::{
     port::{Clock, Entropy, random_16},
 };
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::time_to_announce;
 use crate::{
@@ -82,6 +85,8 @@ struct Asking<'a> {
     session: SessionId,
     answers: mpsc::Receiver<(NodeId, NodeAnswer)>,
     silent: usize,
+    /// When nobody waits any longer, however many still answer.
+    until: Instant,
 }
 
 impl Drop for Asking<'_> {
@@ -120,7 +125,8 @@ impl ApprovalRelay {
             requests: requests.to_vec(),
         };
         let mut silent: BTreeSet<NodeId> = to.iter().copied().collect();
-        let mut asking = self.ask(to.into_iter().map(|to| (to, question.clone())).collect())?;
+        let questions = to.into_iter().map(|to| (to, question.clone())).collect();
+        let mut asking = self.ask(questions, PATIENCE)?;
         let (mut told, mut any) = (ToldRequests::default(), false);
         let mut problem = "no orchestrator of this node answers, or their clocks and this node's are more than a minute apart; try again"
             .to_owned();
@@ -169,7 +175,7 @@ impl ApprovalRelay {
         &self,
         questions: Vec<(NodeId, NodeQuestion)>,
     ) -> Result<Vec<(NodeId, NodeAnswer)>, Fault> {
-        let mut asking = self.ask(questions)?;
+        let mut asking = self.ask(questions, PATIENCE_TO_STORE)?;
         let (mut answers, mut any) = (Vec::new(), false);
         loop {
             let patience = match any {
@@ -196,7 +202,11 @@ impl ApprovalRelay {
         Ok(answers)
     }
 
-    fn ask(&self, questions: Vec<(NodeId, NodeQuestion)>) -> Result<Asking<'_>, Fault> {
+    fn ask(
+        &self,
+        questions: Vec<(NodeId, NodeQuestion)>,
+        patience: Duration,
+    ) -> Result<Asking<'_>, Fault> {
         let node = self.node()?;
         let session = SessionId::from_random(random_16(&*node.entropy));
         let (sender, answers) = mpsc::channel(questions.len().max(1));
@@ -216,6 +226,7 @@ impl ApprovalRelay {
             session,
             answers,
             silent: questions.len(),
+            until: Instant::now() + patience,
         };
         // They go out in the order of their times: an older one would count for nothing.
         let mut last_ms = self.asked_ms.lock();
@@ -256,7 +267,8 @@ impl Asking<'_> {
     /// The next answer, when one comes in time.
     async fn next(&mut self, patience: Duration) -> Option<(NodeId, NodeAnswer)> {
         self.silent = self.silent.checked_sub(1)?;
-        timeout(patience, self.answers.recv()).await.ok().flatten()
+        let until = self.until.min(Instant::now() + patience);
+        timeout_at(until, self.answers.recv()).await.ok().flatten()
     }
 }
 
@@ -408,17 +420,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn pending__should_end_when_the_time_is_over_however_many_refuse_before() {
+        let relay = relay();
+        let one = relay.node().unwrap().orchestrators[0];
+        let began = Instant::now();
+        let asking = tokio::spawn({
+            let relay = Arc::clone(&relay);
+            async move { relay.pending(&[]).await }
+        });
+        let session = asked(&relay).await;
+        tokio::time::sleep(PATIENCE - Duration::from_millis(100)).await;
+        let problem = "not now".into();
+        let refused = encode(&NodeAnswer::Refused { problem }).unwrap();
+        relay.heard(one, &session, &refused);
+        let fault = asking.await.unwrap().unwrap_err();
+        assert!(fault.message().contains("not now"), "{fault:?}");
+        assert!(began.elapsed() <= PATIENCE + Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn questions__should_be_of_this_time_again_after_a_clock_that_was_far_ahead() {
         let clock = Arc::new(ManualClock::at(1_000_000));
         let relay = relay_at(Arc::clone(&clock));
         let asked_ms = || *relay.asked_ms.lock();
-        let _ = relay.ask(Vec::new()).unwrap();
-        let _ = relay.ask(Vec::new()).unwrap();
+        let _ = relay.ask(Vec::new(), PATIENCE).unwrap();
+        let _ = relay.ask(Vec::new(), PATIENCE).unwrap();
         assert_eq!(asked_ms(), 1_000_001);
         clock.0.store(900_000_000, Ordering::Relaxed);
-        let _ = relay.ask(Vec::new()).unwrap();
+        let _ = relay.ask(Vec::new(), PATIENCE).unwrap();
         clock.0.store(2_000_000, Ordering::Relaxed);
-        let _ = relay.ask(Vec::new()).unwrap();
+        let _ = relay.ask(Vec::new(), PATIENCE).unwrap();
         assert_eq!(asked_ms(), 2_000_000);
     }
 }
