@@ -102,6 +102,10 @@ pub enum Command {
     ForgetRefused {
         /// UUID of the request that failed because the chain's nodes refused its transaction.
         uuid: String,
+        /// How many older ones of the same payment are not kept, where the reason of what waits names any: one of them may
+        /// have come. Look up what has used their nonce or outputs first.
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        older: u64,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -171,18 +175,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             print_line(stuck_requests(&stuck));
             Ok(())
         }
-        Command::ForgetRefused { uuid, orchestrator } => {
-            let request = admin::ForgetRefusedTransactionRequest { uuid };
+        Command::ForgetRefused {
+            uuid,
+            older,
+            orchestrator,
+        } => {
+            let request = admin::ForgetRefusedTransactionRequest { uuid, older };
             let client = orchestrator.client()?;
             let forgotten = client.call::<ForgetRefusedTransaction>(&request).await?;
             print_line(format!("forgot {}", forgotten.tx_hashes.join(", ")));
-            if forgotten.older > 0 {
-                let older = forgotten.older;
-                eprintln!(
-                    "{older} older refused transactions of the same payment are not kept: look up what has used their nonce or \
-                     outputs before the payment is made again"
-                );
-            }
             Ok(())
         }
     }

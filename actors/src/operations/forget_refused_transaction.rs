@@ -26,10 +26,8 @@ impl Operation for ForgetRefusedTransaction {
         // Under the vault's lease, which its actor has.
         call.vaults.vault(request.vault).await?;
         let services = call.services.for_vault(request.vault)?;
-        let forgotten = forget_refused(&services, &request, &call.command_commit).await?;
-        Ok(admin::ForgetRefusedTransactionResponse {
-            tx_hashes: forgotten.tx_hashes,
-            older: forgotten.older,
-        })
+        let commit = &call.command_commit;
+        let tx_hashes = forget_refused(&services, &request, message.older, commit).await?;
+        Ok(admin::ForgetRefusedTransactionResponse { tx_hashes })
     }
 }

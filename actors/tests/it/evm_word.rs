@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use covault_actors::chain_rpc::{
@@ -20,6 +20,7 @@ use crate::{
         EvmTestNode, Seen, all_needs, both_ways, broadcast_request, connect_to, healthy, tracked,
     },
     http_double::{self, HttpResponse},
+    tracker::until,
     world::*,
 };
 
@@ -328,6 +329,27 @@ async fn a_node_that_answers_nothing__should_be_counted_where_it_does_not_get_wh
         client.broadcast(&broadcast_request()).await;
         assert_eq!(left_out(), [0, more]);
     }
+}
+
+/// One that is too busy to take it gets it when another one has.
+#[tokio::test]
+async fn a_node_that_was_skipped__should_get_what_another_takes() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&sent);
+    let busy = EvmTestNode::start(move |method, params| {
+        let is_sending = method == "eth_sendRawTransaction";
+        if is_sending && counts.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Err((-32005, "limit exceeded".into()));
+        }
+        healthy(method, params)
+    })
+    .await;
+    let node = EvmTestNode::start(healthy).await;
+    let endpoints = ChainEndpoints::new(vec![busy.url.clone(), node.url.clone()]);
+    let client = connect_to(ChainKey::evm(CHAIN), endpoints);
+    let taken = client.broadcast(&broadcast_request()).await;
+    assert_eq!(taken, BroadcastOutcome::Accepted);
+    until(async || sent.load(Ordering::SeqCst) == 2).await;
 }
 
 /// It was asked again and again, for 53 seconds, and the request failed.

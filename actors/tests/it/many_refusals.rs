@@ -13,6 +13,7 @@ use covault_actors::{
     testing::{StoreCall, ToldStore},
 };
 use covault_core::{
+    fault::Fault,
     ids::RequestId,
     networks::Network,
     schema::{
@@ -67,27 +68,52 @@ async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each()
     let liar = Arc::new(Liar::default());
     let (bad, (good, _)) = (liar.start(&anvil).await, honest(&anvil).await);
     let (gateway, address, _) = refused_by_all(&world, &anvil, &liar, &[&good, &bad]).await;
-    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 2_000);
-    let (key, row) = store.scan(&all).await.unwrap().pop().unwrap();
+    let all = all();
+    let (key, _) = store.inner.scan(&all).await.unwrap().pop().unwrap();
+    let refused = RequestId::from_bytes(*key.bytes.last_chunk().unwrap());
     let mut more = Batch::new();
-    let name = key.bytes.len() - 16;
-    for request in 0..1_000_u128 {
-        let key = [&key.bytes[..name], &request.to_be_bytes()].concat();
-        let key = Key::new(KeySpace::RefusedTransaction, &[&key]);
-        more.put(key, Precondition::Absent, row.value.clone());
-    }
-    store.commit(more).await.unwrap();
-    let before = counts.questions.load(Ordering::SeqCst);
+    copy_refused(&*store.inner, &refused, 0..1_000, &mut more).await;
+    store.inner.commit(more).await.unwrap();
+    let counted = || {
+        let [questions, requests] = [&store.questions, &store.requests];
+        [questions, requests].map(|count| count.load(Ordering::SeqCst))
+    };
+    let before = counted();
     let again = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &again).await.error, None);
-    let questions = counts.questions.load(Ordering::SeqCst) - before;
-    assert!(questions < 100, "{questions}");
+    let [questions, requests] = counted();
+    assert!(questions - before[0] < 100, "{questions}");
+    // Each once, however often the rows are looked at.
+    assert!(requests - before[1] < 1_100, "{requests}");
     // All are forgotten once its number is used for good.
     anvil.mine(128).await;
     until_status(&gateway, &again, Status::Final).await;
     let next = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &next).await.error, None);
     assert!(store.scan(&all).await.unwrap().is_empty());
+}
+
+/// Adds copies of a refused transaction and of its request, in the name of requests with these ids.
+pub async fn copy_refused(
+    store: &dyn Store,
+    refused: &RequestId,
+    ids: impl IntoIterator<Item = u128>,
+    batch: &mut Batch,
+) {
+    let rows = store.scan(&all()).await.unwrap();
+    let mut rows = rows.into_iter();
+    let (key, row) = rows
+        .find(|(it, _)| it.bytes.ends_with(refused.as_bytes()))
+        .unwrap();
+    let request = Key::new(KeySpace::Request, &[refused.as_bytes()]);
+    let request = store.get(&request).await.unwrap().unwrap();
+    let name = &key.bytes[..key.bytes.len() - 16];
+    for id in ids.into_iter().map(u128::to_be_bytes) {
+        let key = Key::new(KeySpace::RefusedTransaction, &[name, &id]);
+        batch.put(key, Precondition::Absent, row.value.clone());
+        let key = Key::new(KeySpace::Request, &[&id]);
+        batch.put(key, Precondition::Absent, request.value.clone());
+    }
 }
 
 /// All refused transactions that are remembered.
@@ -161,23 +187,10 @@ impl Crowded {
         for payment in 0..PAYMENTS {
             let refused = it.pay_value(&(5 + payment).to_string()).await;
             failed(&it.gateway, &refused).await;
-            let id: RequestId = refused.parse().unwrap();
-            let rows = store.scan(&all()).await.unwrap();
-            let mut rows = rows.into_iter();
-            let (key, row) = rows
-                .find(|(it, _)| it.bytes.ends_with(id.as_bytes()))
-                .unwrap();
-            let request = Key::new(KeySpace::Request, &[id.as_bytes()]);
-            let request = store.get(&request).await.unwrap().unwrap();
-            let name = &key.bytes[..key.bytes.len() - 16];
-            for before in 0..BEFORE {
-                // Not many of one payment beside each other.
-                let copy = u128::from(before * PAYMENTS + payment).to_be_bytes();
-                let key = Key::new(KeySpace::RefusedTransaction, &[name, &copy]);
-                copies.put(key, Precondition::Absent, row.value.clone());
-                let key = Key::new(KeySpace::Request, &[&copy]);
-                copies.put(key, Precondition::Absent, request.value.clone());
-            }
+            let id = refused.parse().unwrap();
+            // Not many of one payment beside each other.
+            let ids = (0..BEFORE).map(|before| u128::from(before * PAYMENTS + payment));
+            copy_refused(&*store.inner, &id, ids, &mut copies).await;
             first.get_or_insert(refused);
         }
         store.commit(copies).await.unwrap();
@@ -198,17 +211,19 @@ impl Crowded {
         self.store.scan(&all()).await.unwrap().len()
     }
 
-    /// An operator has looked this one up: how many older ones nobody has.
-    async fn forget(&self, uuid: &str) -> u64 {
-        let forget = admin::ForgetRefusedTransactionRequest {
-            uuid: uuid.to_owned(),
-        };
-        let gateway: &Gateway = &self.it.gateway;
-        let answer = call::<ForgetRefusedTransaction>(gateway, &admin(), forget).await;
-        let answer = answer.unwrap();
-        assert_eq!(answer.tx_hashes.len(), 1);
-        answer.older
+    async fn forget(&self, uuid: &str, older: u64) -> Result<usize, Fault> {
+        forget_refused(&self.it.gateway, uuid, older).await
     }
+}
+
+/// An operator has looked this one up, and knows that so many older ones are not kept: how many are forgotten.
+pub async fn forget_refused(gateway: &Gateway, uuid: &str, older: u64) -> Result<usize, Fault> {
+    let forget = admin::ForgetRefusedTransactionRequest {
+        uuid: uuid.to_owned(),
+        older,
+    };
+    let answer = call::<ForgetRefusedTransaction>(gateway, &admin(), forget).await?;
+    Ok(answer.tx_hashes.len())
 }
 
 /// The chain has one of the first payment that was refused so long ago that it is not kept.
@@ -238,14 +253,26 @@ async fn many_refusals_of_many_payments__should_not_forget_that_there_were_older
 async fn forgetting_a_refused_one__should_keep_that_there_were_older_ones() {
     let crowded = Crowded::start().await;
     let (it, [first, last]) = (&crowded.it, &crowded.first);
-    assert_eq!(crowded.forget(first).await, 53);
+    // Nothing is forgotten before its operator says how many of them nobody can look up here.
+    for older in [0, 52] {
+        let problem = crowded.forget(first, older).await.unwrap_err();
+        let words = "older: 53 older ones of the same payment are not kept";
+        assert!(problem.message().starts_with(words), "{problem:?}");
+    }
+    let problem = crowded.forget(last, 53).await.unwrap_err();
+    let words = "older: all refused transactions of the same payment are kept; leave it out";
+    assert_eq!(problem.message(), words);
+    assert_eq!(crowded.remembered().await as u64, PAYMENTS + 1);
+    assert_eq!(crowded.forget(first, 53).await.unwrap(), 1);
     it.chain.takes("an older one");
     // The other one says so now.
     let again = it.pay_value("5").await;
     it.waits_for(&again, last).await;
     it.waits_for(&again, "53 older ones of the same payment are not kept")
         .await;
-    assert_eq!(crowded.forget(last).await, 53);
+    it.waits_for(&again, "(--older 53)").await;
+    assert!(crowded.forget(last, 0).await.is_err());
+    assert_eq!(crowded.forget(last, 53).await.unwrap(), 1);
     assert_eq!(outcome(&it.gateway, &again).await.error, None);
 }
 

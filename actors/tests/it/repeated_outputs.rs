@@ -9,8 +9,10 @@ use covault_actors::{
     },
     gateway::Gateway,
     operations::RejectSigningRequest,
+    store::{Batch, KeySpace, Scan},
 };
 use covault_core::{
+    ids::RequestId,
     networks::{ChainData, Network, Signed},
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind, transaction_state::Status,
@@ -22,6 +24,7 @@ use crate::{
     bitcoin_node::{Bitcoind, connect},
     coin_control::names,
     http_double::{self, HttpResponse},
+    many_refusals::{copy_refused, forget_refused},
     repeated_payments::{failed, remembered, waits_for},
     reservations::pay,
     tracker::until_status,
@@ -183,6 +186,49 @@ async fn a_bitcoin_payment_made_again__should_wait_while_its_client_has_what_the
     let paid = outcome(&gateway, &again).await;
     assert_eq!(paid.error, None);
     assert!(spent(&world, &paid.tx_hash).contains(&spent(&world, &first)[0]));
+}
+
+/// How many older ones are not kept is handed on to what spends the same: of these the chain takes one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgetting__should_hand_older_ones_to_what_spends_the_same() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let address = bitcoin_wallet(&gateway).await;
+    let first = refused_on_bitcoin(&world, &gateway, &address).await;
+    let all = Scan::prefix(KeySpace::RefusedTransaction, &[], 100);
+    let rows = world.store.scan(&all).await.unwrap();
+    let first_id = RequestId::from_bytes(*rows[0].0.bytes.last_chunk().unwrap());
+    let mut copies = Batch::new();
+    copy_refused(&*world.store, &first_id, 0..18, &mut copies).await;
+    world.store.commit(copies).await.unwrap();
+    // The same payment, of another output besides: also refused.
+    world.bitcoin.fund(&address, 2, 1_000_000);
+    world.bitcoin.refuse.store(true, Ordering::SeqCst);
+    let named = format!("{}:0", "02".repeat(32));
+    let other = names(&address, 10_000, std::slice::from_ref(&named), Some(3));
+    let other = create(&gateway, other).await.uuid;
+    failed(&gateway, &other).await;
+    world.bitcoin.refuse.store(false, Ordering::SeqCst);
+    let mut besides = handed(&world);
+    besides.retain(|(hash, _)| *hash != first);
+    let mut inputs = spent(&world, &besides[0].0);
+    inputs.sort();
+    assert_eq!(inputs, [spent(&world, &first).remove(0), named]);
+    let problem = forget_refused(&gateway, &first_id.to_string(), 0).await;
+    let words = "older: 3 older ones of the same payment are not kept";
+    assert!(problem.unwrap_err().message().starts_with(words));
+    let forgotten = forget_refused(&gateway, &first_id.to_string(), 3).await;
+    assert_eq!(forgotten, Ok(1));
+    // None is said to be older than what spends something else.
+    assert_eq!(forget_refused(&gateway, &other, 0).await, Ok(1));
+    let rows = world.store.scan(&all).await.unwrap();
+    assert_eq!(rows.len(), 15);
+    // The count stands before the last byte.
+    let older = rows.iter().map(|(_, row)| {
+        let (value, _) = row.value.split_last_chunk::<1>().unwrap();
+        u64::from_le_bytes(*value.last_chunk().unwrap())
+    });
+    assert_eq!(older.sum::<u64>(), 3);
 }
 
 fn pay_sui(from: &str, value: &str, budget: u64) -> Kind {

@@ -7,13 +7,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::{
     chain_rpc::{ChainClient, ChainClients, ChainKey, TransactionSighting},
     gateway::Gateway,
-    operations::ForgetRefusedTransaction,
     store::{Batch, Key, KeySpace, Precondition, Scan},
 };
 use covault_core::{
     fault::Class,
     networks::{Network, Payload, WireKind},
-    schema::admin,
     schema::wire::{
         self, NetworkType, create_signing_request_request::Type as Kind, signing_request,
         transaction_state::Status,
@@ -24,6 +22,7 @@ use serde_json::json;
 use crate::{
     evm_anvil::Anvil,
     keeping_liar::{honest, patient},
+    many_refusals::forget_refused,
     rebroadcast::noted,
     timed_double::{LIFE_MS, TimedDouble},
     tracker::{until, until_status},
@@ -209,8 +208,7 @@ async fn a_payment_that_came_after_it_was_refused__should_not_be_paid_a_second_t
         until_status(&it.gateway, &refused, Status::Final).await;
         assert_eq!(it.chain.blocks(), [hash]);
         // No operator makes it undone.
-        let forget = admin::ForgetRefusedTransactionRequest { uuid: refused };
-        let answer = call::<ForgetRefusedTransaction>(&it.gateway, &admin(), forget).await;
+        let answer = forget_refused(&it.gateway, &refused, 0).await;
         let problem = answer.unwrap_err();
         assert_eq!(problem.class(), &Class::WrongState);
         assert!(
@@ -258,17 +256,9 @@ async fn a_payment_that_one_node_hides__should_not_be_paid_after_days_until_an_o
         waits_for(&it.gateway, &third, &words).await;
         assert_eq!(it.chain.sent().len(), 2, "{}", it.key);
         assert!(!noted(&it.world, "MinedLate", &hash).await);
-        let forget = |uuid: &str| admin::ForgetRefusedTransactionRequest {
-            uuid: uuid.to_owned(),
-        };
-        let call =
-            async |asked| call::<ForgetRefusedTransaction>(&it.gateway, &admin(), asked).await;
-        assert_eq!(
-            call(forget(&refused)).await.unwrap().tx_hashes,
-            std::slice::from_ref(&hash)
-        );
+        assert_eq!(forget_refused(&it.gateway, &refused, 0).await, Ok(1));
         assert!(noted(&it.world, "RefusedForgotten", &hash).await);
-        let nothing = call(forget(&refused)).await.unwrap_err();
+        let nothing = forget_refused(&it.gateway, &refused, 0).await.unwrap_err();
         assert_eq!(
             nothing.message(),
             "uuid: no transaction of this request is remembered as refused"

@@ -26,6 +26,15 @@ impl Drop for Look {
     }
 }
 
+/// Not always the same ones first, whenever these are asked about: those that are left out never have their turn by a clock
+/// that a wallet's payments keep to.
+pub fn begin_anywhere(services: &Services, refused: &mut [Refused]) {
+    let mut random = [0; 2];
+    services.entropy.fill(&mut random);
+    let turn = usize::from(u16::from_le_bytes(random));
+    refused.rotate_left(turn.checked_rem(refused.len()).unwrap_or_default());
+}
+
 /// Finds out what became of some of these, and forgets those that never come.
 pub fn look_at(
     services: &Arc<Services>,
@@ -42,10 +51,7 @@ pub fn look_at(
         looks: Arc::clone(next.looks),
         account: next.account.clone(),
     };
-    // Not always the same ones.
-    let turn = usize::try_from(services.now_ms() / 1_000).unwrap_or_default();
-    let turn = turn.checked_rem(ended.len()).unwrap_or_default();
-    ended.rotate_left(turn);
+    begin_anywhere(services, &mut ended);
     ended.truncate(ASKED);
     let client = Arc::clone(client);
     tokio::spawn(async move {

@@ -22,24 +22,19 @@ use crate::{
     },
 };
 
-/// What was forgotten.
-pub struct Forgotten {
-    /// The hashes of the transactions.
-    pub tx_hashes: Vec<String>,
-    /// So many older ones of the same payment are not kept: nobody has looked these up.
-    pub older: u64,
-}
-
 /// Forgets the refused transactions of a request: what pays the same is built as if there had been none. `services` are
-/// those of the request's vault.
+/// those of the request's vault. Where `older` ones of the same payment are not kept, whoever asks has to say so: one of them may
+/// have come, and what waits is signed at once. Gives the hashes.
 ///
 /// # Errors
-/// [`Class::WrongState`] naming `uuid` where none is remembered or it has come; [`Class::Unavailable`] when the store cannot be written.
+/// [`Class::WrongState`] naming `uuid` where none is remembered or it has come, and `older` where there is another number of
+/// these; [`Class::Unavailable`] when the store cannot be written.
 pub async fn forget_refused(
     services: &Services,
     request: &SigningRequest,
+    older: u64,
     commit: &CommandCommit,
-) -> Result<Forgotten, Fault> {
+) -> Result<Vec<String>, Fault> {
     let payload = Payload::decode(&request.payload)?;
     let account = ChainAccount::of(request, &payload);
     let (mut batch, mut hashes) = (Batch::new(), Vec::new());
@@ -69,8 +64,12 @@ pub async fn forget_refused(
             batch.delete(key, Precondition::Version(row.version));
         }
     }
-    // Nobody has looked up the older ones of the same payment: the next one says that there were any.
-    let older = unkept.as_ref().map_or(0, |(.., count)| *count);
+    if hashes.is_empty() {
+        let problem = "no transaction of this request is remembered as refused";
+        return Err(Fault::new(Class::WrongState, problem).at("uuid"));
+    }
+    check_older(older, unkept.as_ref().map_or(0, |(.., count)| *count))?;
+    // Of what else of the same payment is kept the next one says that there were older ones.
     if let Some((number, inputs, unkept)) = unkept {
         let rules = account.network.rules();
         rest.retain(|(other, _, _, _, row)| {
@@ -93,10 +92,6 @@ pub async fn forget_refused(
             }
         }
     }
-    if hashes.is_empty() {
-        let problem = "no transaction of this request is remembered as refused";
-        return Err(Fault::new(Class::WrongState, problem).at("uuid"));
-    }
     AuditNote::for_request(commit.by(), request.id, "RefusedForgotten")
         .fact("detail", hashes.join(", "))
         .add_to(
@@ -106,13 +101,25 @@ pub async fn forget_refused(
         )?;
     commit.demand(&mut batch);
     match services.store.commit(batch).await {
-        Ok(()) => Ok(Forgotten {
-            tx_hashes: hashes,
-            older,
-        }),
+        Ok(()) => Ok(hashes),
         Err(CommitError::Conflict(_)) => Err(Fault::unavailable(
             "the refused transaction has just changed; retry",
         )),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether whoever forgets a transaction says of how many older ones, that are not kept, he knows.
+fn check_older(said: u64, unkept: u64) -> Result<(), Fault> {
+    if said == unkept {
+        return Ok(());
+    }
+    let problem = match unkept {
+        0 => "all refused transactions of the same payment are kept; leave it out".to_owned(),
+        _ => format!(
+            "{unkept} older ones of the same payment are not kept, and one of these may have come: look up what has used \
+             the same nonce or outputs, then give that number"
+        ),
+    };
+    Err(Fault::new(Class::WrongState, problem).at("older"))
 }

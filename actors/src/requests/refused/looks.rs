@@ -16,10 +16,13 @@ use tokio::time::Instant;
 
 use crate::requests::{account::ChainAccount, void_answers::VoidAnswers};
 
-/// Most payloads in memory: about 10 MB. With one more all are read anew.
-const MOST_PAYLOADS: usize = 65_536;
-/// Between two looks at the refused transactions of an account beside its requests.
-const LOOK_PAUSE: Duration = Duration::from_secs(60);
+/// So many of them, one after the other and each a part of that time after the one before, it takes at least.
+const MIN_ANSWERS: u32 = 4;
+/// After so long without one it begins anew: what was said in between nobody here has heard.
+const MOST_PAUSE: Duration = Duration::from_secs(600);
+/// Between two looks at the refused transactions of an account beside its requests: less than a minute, so that a wallet that
+/// pays once a minute looks each time.
+const LOOK_PAUSE: Duration = Duration::from_secs(55);
 
 /// All of it.
 #[derive(Default)]
@@ -56,7 +59,7 @@ impl RefusedVoid {
 pub struct EndedLooks(Mutex<HashMap<ChainAccount, Option<Instant>>>);
 
 impl EndedLooks {
-    /// A look at those of this account begins. False while there is one, and for a minute after: what nodes never say must
+    /// A look at those of this account begins. False while there is one, and for nearly a minute after: what nodes never say must
     /// not cost them calls with each request.
     pub fn begin(&self, account: &ChainAccount) -> bool {
         let mut all = self.0.lock();
@@ -156,7 +159,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         assert!(!looks.begin(&one) && looks.begin(&other));
         looks.end(&one);
-        tokio::time::advance(Duration::from_secs(59)).await;
+        tokio::time::advance(Duration::from_secs(54)).await;
         assert!(!looks.begin(&one));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(looks.begin(&one) && !looks.begin(&other));

@@ -269,7 +269,7 @@ fn older(refused: &Refused) -> String {
         0 => String::new(),
         older => format!(
             "; {older} older ones of the same payment are not kept, and one of these may have come: look up what has used \
-             the same nonce or outputs"
+             the same nonce or outputs before an operator forgets it (--older {older})"
         ),
     }
 }

@@ -11,9 +11,11 @@ use std::collections::BTreeSet;
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource, request::TransactionState};
 
 use super::{
-    ASKED, Holder, NextRequest, Refused, RepeatBlocker, all, ended::never_comes, forget, is_any,
-    kept::Kept, note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread,
-    way_out,
+    ASKED, Holder, NextRequest, Refused, RepeatBlocker, all,
+    ended::{begin_anywhere, never_comes},
+    forget, is_any,
+    kept::Kept,
+    note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
     chain_rpc::{
@@ -287,9 +289,7 @@ async fn settle(
     let (mut unsettled, mut paid) = settle_late(next, used, &mut over, now_ms);
     let mut wait = None;
     // What pays the same is asked about first, and of the others not always the same ones.
-    let turn = usize::try_from(now_ms / 1_000).unwrap_or_default();
-    let turn = turn.checked_rem(unsettled.len()).unwrap_or_default();
-    unsettled.rotate_left(turn);
+    begin_anywhere(services, &mut unsettled);
     unsettled.sort_by_key(|refused| !refused.is_same);
     let not_asked = unsettled.split_off(unsettled.len().min(ASKED));
     let unknown = |refused: &Refused| {
