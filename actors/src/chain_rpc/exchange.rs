@@ -150,6 +150,8 @@ pub enum ParsedResponse<T> {
     Value(T),
     /// The node cannot now; another may. It has not done what it was asked for.
     Busy(String),
+    /// As [`ParsedResponse::Busy`]: it has too much to do, or its caller asks for too much.
+    TooMuch(String),
     /// It cannot be read: another node may say more. Whether this one did what it was asked for is
     /// not known.
     Malformed(String),
@@ -161,6 +163,7 @@ impl<T> ParsedResponse<T> {
         match self {
             Self::Value(value) => read(value),
             Self::Busy(reason) => ParsedResponse::Busy(reason),
+            Self::TooMuch(reason) => ParsedResponse::TooMuch(reason),
             Self::Malformed(reason) => ParsedResponse::Malformed(reason),
         }
     }

@@ -225,8 +225,9 @@ fn read<A: Message + Default>(
         13 if internal_is_answer => status(GrpcCode::Internal),
         // Already exists, out of range.
         6 | 11 => status(GrpcCode::Other),
-        // No permission, too much, not offered, no key: it did nothing.
-        7 | 8 | 12 | 16 => ParsedResponse::Busy(trouble()),
+        8 => ParsedResponse::TooMuch(trouble()),
+        // No permission, not offered, no key: it did nothing.
+        7 | 12 | 16 => ParsedResponse::Busy(trouble()),
         _ => ParsedResponse::Malformed(trouble()),
     }
 }
@@ -316,7 +317,7 @@ mod tests {
     fn said(answer: &NodeResponse) -> Result<Result<u64, GrpcStatus>, (bool, String)> {
         match read::<Number>(answer, false) {
             ParsedResponse::Value(said) => Ok(said.map(|number| number.value)),
-            ParsedResponse::Busy(reason) => Err((true, reason)),
+            ParsedResponse::Busy(reason) | ParsedResponse::TooMuch(reason) => Err((true, reason)),
             ParsedResponse::Malformed(reason) => Err((false, reason)),
         }
     }

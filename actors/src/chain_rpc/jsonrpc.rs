@@ -116,7 +116,7 @@ impl Call<JsonRpc> for RpcCall {
             }) if is_of_gateway(response) => ParsedResponse::Malformed(error.words()),
             Some(JsonRpcResponse {
                 error: Some(error), ..
-            }) if overloaded(&error) => ParsedResponse::Busy(error.words()),
+            }) if overloaded(&error) => ParsedResponse::TooMuch(error.words()),
             Some(JsonRpcResponse {
                 error: Some(error), ..
             }) => ParsedResponse::Value(Err(error)),
@@ -167,7 +167,7 @@ impl Call<JsonRpc> for RpcCalls {
             return match serde_json::from_slice::<JsonRpcResponse>(&response.body) {
                 Ok(JsonRpcResponse {
                     error: Some(error), ..
-                }) if overloaded(&error) => ParsedResponse::Busy(error.words()),
+                }) if overloaded(&error) => ParsedResponse::TooMuch(error.words()),
                 Ok(JsonRpcResponse {
                     error: Some(error), ..
                 }) => ParsedResponse::Value(Err(error)),
@@ -177,7 +177,7 @@ impl Call<JsonRpc> for RpcCalls {
         let mut found = BTreeMap::new();
         for RpcBatchAnswer { id, answer } in answers {
             if let Some(error) = answer.error.as_ref().filter(|error| overloaded(error)) {
-                return ParsedResponse::Busy(error.words());
+                return ParsedResponse::TooMuch(error.words());
             }
             let said = match answer.error {
                 Some(error) => Some(Err(error)),

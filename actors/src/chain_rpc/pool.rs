@@ -35,6 +35,7 @@ use super::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
     health::{EndpointHealth, NodeHealth},
     line::{CallLine, is_of_request},
+    load::{self, NodeLoad},
     witnessed::is_witnessed,
 };
 
@@ -498,10 +499,15 @@ impl NodePool {
         }
         let outcome = match node.exchange(patience, call, read).await {
             Ok(ParsedResponse::Value(())) => Ok(()),
-            Ok(ParsedResponse::Busy(reason)) => Err(NodeFailure::Idle(reason)),
+            Ok(ParsedResponse::Busy(reason) | ParsedResponse::TooMuch(reason)) => {
+                Err(NodeFailure::Idle(reason))
+            }
             Ok(ParsedResponse::Malformed(reason)) => Err(NodeFailure::Lost(reason)),
             Err(failure) => Err(failure),
         };
+        if outcome.as_ref().is_err_and(NodeFailure::is_silence) {
+            load::note(NodeLoad::Silent);
+        }
         node.note(outcome.as_ref().err());
         outcome
     }
@@ -524,7 +530,11 @@ impl NodePool {
         };
         match response.await {
             Ok(ParsedResponse::Value(())) => Ok(()),
-            Ok(ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason)) => Err(reason),
+            Ok(
+                ParsedResponse::Busy(reason)
+                | ParsedResponse::TooMuch(reason)
+                | ParsedResponse::Malformed(reason),
+            ) => Err(reason),
             Err(failure) => Err(failure.reason().to_owned()),
         }
     }

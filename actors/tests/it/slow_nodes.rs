@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -29,6 +29,8 @@ use tokio::{
 use crate::{
     evm_node::{chains, connect_to},
     http_double::{self, HttpResponse},
+    repeated_payments::failed,
+    tracker::until,
     world::*,
 };
 
@@ -139,6 +141,61 @@ async fn a_crowd_on_slow_nodes__should_be_refused_and_not_fail_later() {
     );
     // Nodes that do something are used.
     assert!(accepted.len() > 32, "{}", accepted.len());
+}
+
+/// A node that only says so: what was accepted waits until it answers, however long that takes. What says something else
+/// ends it in its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request__should_wait_on_while_its_nodes_say_that_they_have_too_much_to_do() {
+    let limit = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32005, "message": "limit"}});
+    for (status, body, is_load) in [
+        (429, json!("slow down"), true),
+        (503, json!("try later"), true),
+        (200, limit, true),
+        (500, json!("something is wrong"), false),
+    ] {
+        let mut world = World::new();
+        world.settings.signing_deadline_ms = 60_000;
+        let (is_busy, refused) = (
+            Arc::new(AtomicBool::new(true)),
+            Arc::<AtomicUsize>::default(),
+        );
+        let (busy, counted) = (Arc::clone(&is_busy), Arc::clone(&refused));
+        let (listener, url) = http_double::listen().await;
+        http_double::serve(listener, move |request| {
+            let call = request.json();
+            let is_refused = busy.load(Ordering::SeqCst) && call["method"] != "eth_chainId";
+            counted.fetch_add(usize::from(is_refused), Ordering::SeqCst);
+            let answer = match is_refused {
+                true => HttpResponse::json(status, &body),
+                false => HttpResponse::json(200, &answers(&call)),
+            };
+            async move { Some(answer) }
+        });
+        let chains = chains(ChainKey::evm(CHAIN), endpoints(vec![url], 60_000));
+        let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+        let vault = vault(&gateway, "main").await;
+        let address = evm_wallet(&gateway, vault).await;
+        let made = create(&gateway, send(&address)).await.uuid;
+        let tried = async |more| {
+            let seen = refused.load(Ordering::SeqCst) + more;
+            until(async || refused.load(Ordering::SeqCst) >= seen).await;
+        };
+        tried(1).await;
+        if !is_load {
+            world.pass(120_000);
+            let reason = failed(&gateway, &made).await;
+            let words = "no chain node answered in time";
+            assert!(reason.starts_with(words), "{reason}");
+            continue;
+        }
+        for _ in 0..3 {
+            world.pass(120_000);
+            tried(3).await;
+        }
+        is_busy.store(false, Ordering::SeqCst);
+        assert_eq!(outcome(&gateway, &made).await.error, None, "{status}");
+    }
 }
 
 /// As a node answers at a time when one token has asked for much more than it can do.

@@ -209,7 +209,9 @@ proptest! {
 fn chain(first: &str, later: BitcoinRpcResult, local: bool) -> Result<Result<(), String>, String> {
     match chain_of(&[Ok(json!(first)), later], local) {
         ParsedResponse::Value(said) => Ok(said),
-        ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => Err(reason),
+        ParsedResponse::Busy(reason)
+        | ParsedResponse::TooMuch(reason)
+        | ParsedResponse::Malformed(reason) => Err(reason),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::chain_rpc::{
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::NodeHealth,
     line::{CallLine, CallPermit, CallsOf},
+    load::{self, NodeLoad},
 };
 
 pub(super) struct PoolNode {
@@ -99,6 +100,14 @@ impl NodeFailure {
         }
     }
 
+    /// It may only have had too much to do.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::NotAsked(_) | Self::Crowded(_) | Self::Silent(_) | Self::Slow(_)
+        )
+    }
+
     pub(super) fn may_have_taken_it(&self) -> bool {
         matches!(
             self,
@@ -148,9 +157,9 @@ impl PoolNode {
                 Some(Ok(())) => Ok(()),
                 None => Err(NodeFailure::Lost(UNREAD.into())),
             },
-            ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => {
-                Err(NodeFailure::Idle(reason))
-            }
+            ParsedResponse::Busy(reason)
+            | ParsedResponse::TooMuch(reason)
+            | ParsedResponse::Malformed(reason) => Err(NodeFailure::Idle(reason)),
         });
         if outcome.is_ok() {
             self.checked.store(true, Ordering::Relaxed);
@@ -234,6 +243,13 @@ impl PoolNode {
                 ParsedResponse::Value(_) | ParsedResponse::Malformed(_)
             ))
         );
+        if matches!(
+            &answer,
+            Ok((true, ParsedResponse::Malformed(_) | ParsedResponse::Busy(_)))
+                | Ok((_, ParsedResponse::TooMuch(_)))
+        ) {
+            load::note(NodeLoad::TooMuch);
+        }
         // Where it has waited for long answers of others, its time says nothing of the node.
         if let Some(mut permit) = permit {
             permit.ended(was_taken, within.unwrap_or(self.timeout));

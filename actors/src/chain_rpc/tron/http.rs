@@ -130,7 +130,7 @@ fn read(answer: &NodeResponse) -> ParsedResponse<Value> {
             let reason = format!("the node said: {}", short(error));
             // Its limit of requests; those it has not looked at.
             if error.contains("lack of computing resources") {
-                ParsedResponse::Busy(reason)
+                ParsedResponse::TooMuch(reason)
             } else {
                 ParsedResponse::Malformed(reason)
             }
@@ -163,7 +163,10 @@ mod tests {
             ),
         ] {
             assert!(
-                matches!(read(&http(status, body)), ParsedResponse::Busy(_)),
+                matches!(
+                    read(&http(status, body)),
+                    ParsedResponse::Busy(_) | ParsedResponse::TooMuch(_)
+                ),
                 "{body}"
             );
         }

@@ -10,7 +10,9 @@ fn answer(code: &str, words: &str) -> Value {
 fn verdict(code: &str, words: &str) -> TronVerdict {
     match judge(&answer(code, words)) {
         ParsedResponse::Value(verdict) => verdict,
-        ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => panic!("{reason}"),
+        ParsedResponse::Busy(reason)
+        | ParsedResponse::TooMuch(reason)
+        | ParsedResponse::Malformed(reason) => panic!("{reason}"),
     }
 }
 
@@ -26,7 +28,9 @@ fn trigger(fee_limit: u64) -> Trigger {
 fn said<T>(read: ParsedResponse<T>) -> T {
     match read {
         ParsedResponse::Value(said) => said,
-        ParsedResponse::Busy(reason) | ParsedResponse::Malformed(reason) => panic!("{reason}"),
+        ParsedResponse::Busy(reason)
+        | ParsedResponse::TooMuch(reason)
+        | ParsedResponse::Malformed(reason) => panic!("{reason}"),
     }
 }
 

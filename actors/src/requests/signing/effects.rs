@@ -14,7 +14,9 @@ use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals};
+use super::{
+    BuildBlocker, Msg, OTHERS, SigningState, holding::tell_of_approvals, waiting::chain_asked,
+};
 use crate::{
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
     port::SigningAttempt,
@@ -34,7 +36,6 @@ use crate::{
 
 /// After so many tries in vain to send it, what is before it is looked after.
 const TRIES_BEFORE_REBROADCAST: u32 = 3;
-/// Why there is nothing to build on where the nodes have said all.
 /// Why nothing is begun outside while another orchestrator may have the vault.
 const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
@@ -284,12 +285,10 @@ impl SigningState {
                 // Calls that wait for a node wait for as long as anyone wants them.
                 spawn_task(myself, "asking the chain", async move {
                     let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
-                    let outcome = tokio::time::timeout(left, work).await;
+                    let work = chain_rpc::load_of_nodes(tokio::time::timeout(left, work));
+                    let (outcome, load) = work.await;
                     let answered = chain_waits.is_some_and(|wait| wait.is_over());
-                    outcome.unwrap_or(Msg::ChainDataArrived(Err(match answered {
-                        true => BuildBlocker::OthersLate,
-                        false => BuildBlocker::TimeOver,
-                    })))
+                    chain_asked(outcome.ok(), load, answered)
                 })
             }
             (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {

@@ -13,7 +13,7 @@ mod nonce_waiters;
 mod preparing;
 mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
@@ -32,7 +32,9 @@ pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
 use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
-    chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, SendTry, Standing},
+    chain_rpc::{
+        BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad, SendTry, Standing,
+    },
     commands::command_commit::CommandCommit,
     port::SignerHold,
     process::{counters::Waiting, tasks::AbortOnDrop},
@@ -45,7 +47,7 @@ use crate::{
         sweep_claim::SweepClaim,
         tracking::Verdict,
     },
-    services::{DEADLINE_GRACE_MS, Services},
+    services::Services,
     store::Key,
     vaults::vault::{self, SharesInUse},
 };
@@ -55,6 +57,9 @@ const BEHIND: &str = "the vault has just started and is resuming earlier request
 
 /// Why there is another session.
 const SESSION_LOST: &str = "the session ended without signatures";
+
+/// Why there is nothing to build on where the nodes have said all.
+const OTHERS: &str = "timed out waiting for other requests of the same wallet";
 
 /// Why a request failed that no chain node came to.
 const TOO_MUCH: &str = "no chain node answered in time: they are overloaded";
@@ -107,6 +112,8 @@ pub enum BuildBlocker {
     TimeOver,
     /// Its time was over while earlier ones of its account had not got their turns.
     OthersLate,
+    /// Its nodes gave no answer, and have shown that they have too much to do; in words for people.
+    Loaded(String, NodeLoad),
     /// Its price is higher than what is believed of nodes; in words for people.
     Price(String),
     /// It cannot be built, or something is wrong.
@@ -286,7 +293,9 @@ impl Actor for SigningActor {
         if let Msg::ChainDataArrived(answer) = &message
             && !matches!(
                 answer,
-                Err(BuildBlocker::Chain(ChainError::Unknown(_)) | BuildBlocker::TimeOver)
+                Err(BuildBlocker::Chain(ChainError::Unknown(_))
+                    | BuildBlocker::Loaded(..)
+                    | BuildBlocker::TimeOver)
             )
             && let Some(wait) = live.chain_wait.take()
         {
@@ -347,17 +356,12 @@ impl Actor for SigningActor {
                 live.build_failed(fault).await?
             }
             Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Unknown(reason)))) => {
-                let reason = format!("no chain node answered in time: {reason}");
+                let reason = waiting::unanswered(&reason);
                 live.retry_build(&myself, reason, u32::MAX).await?;
             }
             Msg::ChainDataArrived(Err(BuildBlocker::TimeOver)) => {
                 // While nodes answer others, it only waits in line, and they come to it.
-                let patience = live.services.settings.signing_deadline_ms;
-                let patience = Duration::from_millis(patience.saturating_add(DEADLINE_GRACE_MS));
-                let wait = live.chain_wait.as_ref();
-                if wait.is_some_and(|wait| wait.others_answered_within(patience))
-                    && live.may_wait_on()
-                {
+                if live.others_are_answered() && live.may_wait_on() {
                     live.extended_deadline_ms = live.fresh_deadline_ms();
                     let reason = OVERLOADED_NODES.to_owned();
                     return Ok(live
@@ -369,7 +373,9 @@ impl Actor for SigningActor {
                 let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
-            Msg::ChainDataArrived(Err(BuildBlocker::NoTurn)) => live.retry_turn(&myself).await?,
+            Msg::ChainDataArrived(Err(BuildBlocker::Loaded(reason, load))) => {
+                live.wait_for_nodes(&myself, &reason, load).await?;
+            }
             Msg::ChainDataArrived(Err(BuildBlocker::OthersLate)) => {
                 live.wait_on_behind_others(&myself).await?;
             }

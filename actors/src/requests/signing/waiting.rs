@@ -10,14 +10,16 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Msg, SigningState};
+use super::{BuildBlocker, Msg, OTHERS, SigningState, TOO_MUCH};
 use crate::{
-    chain_rpc::{ChainRefusal, SendTry, Standing},
+    chain_rpc::{ChainError, ChainRefusal, NodeLoad, SendTry, Standing},
     requests::{
         followed,
         request_store::{CommitExtras, StoredRequest},
         tracking::{Doubt, Verdict},
     },
+    services::DEADLINE_GRACE_MS,
+    tracking::{Doubt, Verdict},
     vaults::vault,
 };
 
@@ -313,6 +315,45 @@ impl SigningState {
         }
     }
 
+    /// Whether its chain's nodes have answered others in the time that a request has: they are there, and come to it.
+    pub(super) fn others_are_answered(&self) -> bool {
+        let patience_ms = self.services.settings.signing_deadline_ms;
+        let patience = Duration::from_millis(patience_ms.saturating_add(DEADLINE_GRACE_MS));
+        let wait = self.chain_wait.as_ref();
+        wait.is_some_and(|wait| wait.others_answered_within(patience))
+    }
+
+    /// The nodes gave no answer as they have too much to do: asks again later, and gets new time where they have said so, or
+    /// answer others. What was accepted does not fail because of load.
+    pub(super) async fn wait_for_nodes(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        reason: &str,
+        load: NodeLoad,
+    ) -> Result<(), Fault> {
+        let is_load = load == NodeLoad::TooMuch || self.others_are_answered();
+        if !self.retry_before_deadline(myself)? {
+            if !is_load || !self.may_wait_on() {
+                let reason = match load {
+                    NodeLoad::TooMuch => format!("{TOO_MUCH} ({reason})"),
+                    NodeLoad::Silent => unanswered(reason),
+                };
+                return self.give_up(reason, ExecuteCode::Unspecified).await;
+            }
+            self.extended_deadline_ms = self.fresh_deadline_ms();
+            let pause = self.services.backoff(self.tries);
+            self.schedule_retry(myself, pause);
+        }
+        let request = self.stored()?.request.id;
+        // Others need not wait for it.
+        let _ = self.vault.cast(vault::Msg::MoveToBack(request));
+        self.note_delay(match load {
+            NodeLoad::TooMuch => format!("{OVERLOADED_NODES} ({reason})"),
+            NodeLoad::Silent => unanswered(reason),
+        })
+        .await
+    }
+
     /// Plans another try, unless the deadline comes first.
     pub(super) fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
         let deadline_ms = match &self.stored()?.request.state {
@@ -345,6 +386,11 @@ impl SigningState {
     }
 }
 
+/// What is said of nodes that gave no answer.
+pub(super) fn unanswered(reason: &str) -> String {
+    format!("no chain node answered in time: {reason}")
+}
+
 /// From when on no block can have a transaction that is built like this, in milliseconds since the Unix epoch. `None`: by
 /// no time that is known here.
 pub(super) fn ends_ms(
@@ -361,4 +407,22 @@ pub(super) fn ends_ms(
     };
     let ends = rules.valid_until(&stand_in)?.map(|moment| moment.time_ms);
     Ok(ends.filter(|ends_ms| *ends_ms > 0))
+}
+
+/// What asking the chain came to, with what its nodes have shown of how much they have to do. `outcome` is `None` where its
+/// time was over; `answered`: it only waited for others then.
+pub(super) fn chain_asked(outcome: Option<Msg>, load: Option<NodeLoad>, answered: bool) -> Msg {
+    let blocker = match (outcome, load) {
+        (
+            Some(Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Unknown(reason))))),
+            Some(load),
+        ) => BuildBlocker::Loaded(reason, load),
+        (Some(outcome), _) => return outcome,
+        (None, _) if answered => BuildBlocker::OthersLate,
+        (None, Some(NodeLoad::TooMuch)) => {
+            BuildBlocker::Loaded("its time was over".to_owned(), NodeLoad::TooMuch)
+        }
+        (None, _) => BuildBlocker::TimeOver,
+    };
+    Msg::ChainDataArrived(Err(blocker))
 }
