@@ -142,6 +142,10 @@ bench-crowd *arguments:
 measure-vaults vaults="10000":
     COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
 
+# How long a vault with 100,000 unfinished requests takes to answer its first call after a start
+measure-unfinished requests="100000":
+    COVAULT_UNFINISHED={{requests}} cargo nextest run --workspace --locked --no-capture -E 'test(a_vault__should_answer_while_it_reads_very_many_unfinished_requests)'
+
 # Steps per second of each store, beside what the disk confirms
 bench-store *arguments:
     cargo bench --workspace --bench store -- {{arguments}}

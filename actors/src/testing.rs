@@ -5,6 +5,7 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     fault::Fault,
+    networks::Payload,
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
@@ -26,6 +27,28 @@ use crate::{
     },
     store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
 };
+
+/// Payloads whose building panics, as encoded.
+static PANICKING: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Has the building of a payload panic from now on.
+pub fn panic_in_build(payload: &Payload) {
+    PANICKING.lock().push(payload.encode());
+}
+
+/// How often building has panicked.
+pub fn panics_in_build() -> usize {
+    PANICS.load(Ordering::SeqCst)
+}
+
+pub(crate) fn before_build(payload: &Payload) {
+    let mut panicking = PANICKING.lock().clone().into_iter();
+    if panicking.any(|one| one == payload.encode()) {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        panic!("a payload that cannot be built");
+    }
+}
 
 /// A store in front of another one: what a test does not change goes through.
 #[async_trait]

@@ -5,17 +5,71 @@
 //! concurrently. What is handed out is reserved here until it is on disk or given up. Lanes know
 //! no store: the caller looks up what is claimed.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use covault_core::{ids::RequestId, networks::Resource};
 
 use crate::requests::account::ChainAccount;
 
+/// Requests in order: none is looked for among the others, of which there may be a hundred thousand.
+#[derive(Default)]
+struct Order {
+    by_place: BTreeMap<i64, RequestId>,
+    places: HashMap<RequestId, i64>,
+}
+
+impl Order {
+    fn push_back(&mut self, request: RequestId) {
+        let last = self.by_place.last_key_value();
+        let place = last.map_or(0, |(place, _)| place.saturating_add(1));
+        self.put(place, request);
+    }
+
+    fn push_front(&mut self, request: RequestId) {
+        let first = self.by_place.first_key_value();
+        let place = first.map_or(0, |(place, _)| place.saturating_sub(1));
+        self.put(place, request);
+    }
+
+    fn put(&mut self, place: i64, request: RequestId) {
+        self.by_place.insert(place, request);
+        self.places.insert(request, place);
+    }
+
+    fn remove(&mut self, request: RequestId) -> Option<i64> {
+        let place = self.places.remove(&request)?;
+        self.by_place.remove(&place);
+        Some(place)
+    }
+
+    fn place(&self, request: RequestId) -> Option<i64> {
+        self.places.get(&request).copied()
+    }
+
+    fn first(&self) -> Option<RequestId> {
+        self.by_place.values().next().copied()
+    }
+
+    /// Those before a place, the last one first.
+    fn before(&self, place: i64) -> impl Iterator<Item = &RequestId> {
+        self.by_place
+            .range(..place)
+            .rev()
+            .map(|(_, request)| request)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_place.is_empty()
+    }
+}
+
 struct AccountQueue<A> {
-    /// Those whose turn has not come yet, in order.
-    waiting: VecDeque<RequestId>,
-    /// What those who are ready want.
+    /// Those whose turn has not come yet.
+    waiting: Order,
+    /// What those of them want who are ready.
     asked: HashMap<RequestId, A>,
+    /// Where these are.
+    asked_at: BTreeSet<i64>,
     /// Their turn came and there was nothing for them.
     deferred: HashSet<RequestId>,
     /// They could not ask while others behind them could.
@@ -27,12 +81,29 @@ struct AccountQueue<A> {
 impl<A> Default for AccountQueue<A> {
     fn default() -> Self {
         Self {
-            waiting: VecDeque::new(),
+            waiting: Order::default(),
             asked: HashMap::new(),
+            asked_at: BTreeSet::new(),
             deferred: HashSet::new(),
             passed: HashSet::new(),
             reserved: BTreeMap::new(),
         }
+    }
+}
+
+impl<A> AccountQueue<A> {
+    /// A request is ready.
+    fn ask(&mut self, request: RequestId, ask: A) {
+        self.asked.insert(request, ask);
+        self.asked_at.extend(self.waiting.place(request));
+    }
+
+    /// Takes out a request, and what it wants.
+    fn take(&mut self, request: RequestId) -> Option<A> {
+        if let Some(place) = self.waiting.remove(request) {
+            self.asked_at.remove(&place);
+        }
+        self.asked.remove(&request)
     }
 }
 
@@ -72,12 +143,12 @@ impl<A> AccountQueues<A> {
         queue.passed.remove(&request);
         if queue.deferred.remove(&request) {
             queue.waiting.push_back(request);
-        } else if !queue.waiting.contains(&request) {
+        } else if queue.waiting.place(request).is_none() {
             // It had its turn and never heard of it: first again, and what it got is free.
             queue.reserved.retain(|_, other| *other != request);
             queue.waiting.push_front(request);
         }
-        queue.asked.insert(request, ask);
+        queue.ask(request, ask);
         Some(account)
     }
 
@@ -88,14 +159,9 @@ impl<A> AccountQueues<A> {
     pub fn move_to_back(&mut self, request: RequestId) -> Option<ChainAccount> {
         let account = self.member.get(&request)?;
         let queue = self.queues.get_mut(account)?;
-        let position = queue.waiting.iter().position(|other| *other == request)?;
-        if queue.asked.contains_key(&request)
-            || !queue
-                .waiting
-                .iter()
-                .skip(position)
-                .any(|other| queue.asked.contains_key(other))
-        {
+        let place = queue.waiting.place(request)?;
+        let is_ready = queue.asked.contains_key(&request);
+        if is_ready || queue.asked_at.range(place..).next().is_none() {
             queue.passed.remove(&request);
             return None;
         }
@@ -103,7 +169,7 @@ impl<A> AccountQueues<A> {
             return None;
         }
         queue.passed.remove(&request);
-        queue.waiting.remove(position);
+        queue.waiting.remove(request);
         queue.waiting.push_back(request);
         Some(account.clone())
     }
@@ -114,23 +180,23 @@ impl<A> AccountQueues<A> {
         let Some(queue) = account.and_then(|account| self.queues.get(account)) else {
             return false;
         };
-        let position = queue.waiting.iter().position(|other| *other == request);
-        let before = match position {
-            Some(position) => position,
-            None if queue.deferred.contains(&request) => queue.waiting.len(),
-            None => 0,
+        let place = match queue.waiting.place(request) {
+            Some(place) => place,
+            None if queue.deferred.contains(&request) => i64::MAX,
+            None => i64::MIN,
         };
-        // The last ones first: those at the front have had their actors for longest.
-        queue.waiting.iter().take(before).rev().any(is)
+        // Those at the front have had their actors for longest.
+        queue.waiting.before(place).any(is)
     }
 
     /// Takes the first of the queue, when it has asked.
     pub fn next(&mut self, account: &ChainAccount) -> Option<(RequestId, A)> {
         let queue = self.queues.get_mut(account)?;
-        let first = *queue.waiting.front()?;
-        let ask = queue.asked.remove(&first)?;
-        queue.waiting.pop_front();
-        Some((first, ask))
+        let first = queue.waiting.first()?;
+        if !queue.asked.contains_key(&first) {
+            return None;
+        }
+        Some((first, queue.take(first)?))
     }
 
     /// There was nothing for a request whose turn came: others continue, and it queues up again when
@@ -184,8 +250,7 @@ impl<A> AccountQueues<A> {
         if !queue.reserved.values().any(|other| *other == request) {
             return self.leave(request);
         }
-        queue.waiting.retain(|other| *other != request);
-        queue.asked.remove(&request);
+        queue.take(request);
         Some(account)
     }
 
@@ -207,8 +272,7 @@ impl<A> AccountQueues<A> {
     pub fn leave(&mut self, request: RequestId) -> Option<ChainAccount> {
         let account = self.member.remove(&request)?;
         let queue = self.queues.get_mut(&account)?;
-        queue.waiting.retain(|other| *other != request);
-        queue.asked.remove(&request);
+        queue.take(request);
         queue.deferred.remove(&request);
         queue.passed.remove(&request);
         queue.reserved.retain(|_, other| *other != request);
@@ -236,6 +300,32 @@ mod tests {
 
     fn request(id: u8) -> RequestId {
         RequestId::from_bytes([id; 16])
+    }
+
+    /// Where each was looked for among all others, this took minutes.
+    #[test]
+    fn account_queues__should_not_look_for_a_request_among_all_others() {
+        let mut queues = AccountQueues::default();
+        let id = |number: u32| {
+            let mut id = [0; 16];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            RequestId::from_bytes(id)
+        };
+        let all = 0..40_000;
+        all.clone().for_each(|it| queues.join(account(), id(it)));
+        for number in all.clone().rev() {
+            assert_eq!(queues.move_to_back(id(number)), None, "at first");
+            queues.mark_ready(id(number), number).unwrap();
+        }
+        for number in all.clone().take(20_000) {
+            assert_eq!(queues.next(&account()).unwrap().1, number);
+            queues.reserve(&account(), vec![Resource::Nonce(7)], id(number));
+            queues.claimed(id(number));
+        }
+        all.skip(20_000).rev().for_each(|it| {
+            queues.leave(id(it));
+        });
+        assert!(queues.queues.is_empty() && queues.member.is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use covault_core::{
     fault::Fault,
     networks::{
-        Allocation, ChainData, FeeLevel, Network, Payload, Queries, Resource,
+        Allocation, ChainData, FeeLevel, Network, Payload, Queries, Resource, Unsigned,
         evm::{self, EvmPayload},
         ton,
     },
@@ -85,7 +85,7 @@ pub fn candidate_inputs(
             Allocation::ChainData(chain_data) => chain_data,
             Allocation::Wait(_) => return Ok(Vec::new()),
         };
-        chain.reservations(payload, &chain.build(payload, &chain_data, public_key)?)
+        chain.reservations(payload, &build(network, payload, &chain_data, public_key)?)
     };
     let candidate_inputs: Result<_, Fault> = candidate_inputs();
     candidate_inputs.unwrap_or_default()
@@ -99,7 +99,7 @@ pub fn uses(
     public_key: &[u8],
 ) -> Vec<Resource> {
     let rules = network.rules();
-    let unsigned = rules.build(payload, chain_data, public_key);
+    let unsigned = build(network, payload, chain_data, public_key);
     let uses = unsigned.and_then(|unsigned| rules.reservations(payload, &unsigned));
     uses.unwrap_or_default()
 }
@@ -135,6 +135,17 @@ pub async fn outbid(
     Ok(chain_data)
 }
 
+fn build(
+    network: Network,
+    payload: &Payload,
+    chain_data: &ChainData,
+    public_key: &[u8],
+) -> Result<Unsigned, Fault> {
+    #[cfg(feature = "testing")]
+    crate::testing::before_build(payload);
+    network.rules().build(payload, chain_data, public_key)
+}
+
 /// Builds what the request will sign.
 ///
 /// # Errors
@@ -149,7 +160,7 @@ pub fn draft(
     deadline_ms: u64,
 ) -> Result<Draft, Fault> {
     let chain = request.network.rules();
-    let unsigned = chain.build(payload, &chain_data, &request.public_key)?;
+    let unsigned = build(request.network, payload, &chain_data, &request.public_key)?;
     if let Some(replaces) = &request.replaces {
         replaces.check_fee(chain.most_fee(&unsigned.bytes)?)?;
     }

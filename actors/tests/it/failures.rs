@@ -9,9 +9,11 @@ use covault_actors::{
     chain_rpc::{ChainError, ChainRefusal, Standing, TransactionSighting},
     gateway::Gateway,
     store::Store,
+    testing::{panic_in_build, panics_in_build},
 };
 use covault_core::{
-    fault::ExecuteCode,
+    fault::{Class, ExecuteCode},
+    networks::Payload,
     schema::wire::{
         self, EvmGas, ExecuteSigningRequestsErrorCode as ErrorCode,
         create_signing_request_request::Type as Kind, signing_request::Status,
@@ -135,6 +137,51 @@ async fn allocating__should_not_take_the_vault_down_again_and_again_when_it_pani
     let pending = create(&gateway, send(&address)).await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0]);
+}
+
+/// One that is built of what nodes say, and one that is built in the commit which accepts it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_not_take_the_vault_down_again_and_again_when_it_panics() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let transfer = Kind::EvmSendNative(wire::EvmSendNative {
+        value: "31337".into(),
+        ..send_native(&address)
+    });
+    let message = Kind::RawMessage(wire::RawMessage {
+        from: address.clone(),
+        content: b"what cannot be built".to_vec(),
+        ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
+    });
+    for kind in [&transfer, &message] {
+        panic_in_build(&Payload::parse(kind).unwrap());
+    }
+    let pending = create(&gateway, transfer).await;
+    let refused = try_create(&gateway, request(message), None).await;
+    let fault = refused.unwrap_err();
+    assert!(
+        matches!(fault.class(), Class::Bug | Class::Unavailable),
+        "{fault:?}"
+    );
+    // Others of the vault are none the worse.
+    let other = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert!(error.message.starts_with("internal error"), "{error:?}");
+    assert_eq!(outcome(&gateway, &other.uuid).await.error, None);
+    assert_eq!(world.pending().await, 0);
+    let panics = panics_in_build();
+    assert!(panics <= 10, "{panics} panics");
+    // Nor after a restart.
+    gateway.stop().await;
+    let gateway = world.start().await;
+    let other = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &other.uuid).await.error, None);
+    assert_eq!(
+        (panics_in_build(), world.evm.nonces()),
+        (panics, vec![0, 1])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,17 +1,25 @@
 //! A vault that starts with many unfinished requests.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use covault_actors::{
     gateway::Gateway,
-    store::{Key, KeySpace, ReadError, Row, Store},
+    store::{Batch, Key, KeySpace, Precondition, ReadError, Row, RowMap, Scan, Store},
     testing::StoreDouble,
 };
-use covault_core::{fault::FaultCode, ids::VaultId, schema::wire};
+use covault_core::{
+    fault::FaultCode,
+    ids::{RequestId, VaultId},
+    request::SigningRequest,
+    schema::wire,
+};
 use futures::future::join_all;
 use tokio::sync::watch;
 
@@ -109,6 +117,109 @@ async fn a_vault__should_take_up_more_requests_than_it_has_at_once() {
     for one in &requests {
         assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
     }
+}
+
+/// A store that counts the pages of what is unfinished.
+struct CountedPages {
+    inner: Arc<dyn Store>,
+    pages: AtomicUsize,
+}
+
+#[async_trait]
+impl StoreDouble for CountedPages {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+        self.inner.get_all(space, keys).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        if scan.space == KeySpace::Outbox {
+            self.pages.fetch_add(1, Ordering::SeqCst);
+        }
+        self.inner.scan(scan).await
+    }
+}
+
+/// Stores so many more unfinished requests like these of a vault, every second one like the first.
+async fn copy_unfinished(store: &dyn Store, vault: VaultId, like: &[RequestId], count: usize) {
+    let mut rows = Vec::new();
+    let outbox = Scan::prefix(KeySpace::Outbox, vault.as_bytes(), 100);
+    let effects = store.scan(&outbox).await.unwrap();
+    for id in like {
+        let effect = effects
+            .iter()
+            .find(|(key, _)| key.bytes.ends_with(id.as_bytes()));
+        let (key, effect) = effect.unwrap();
+        let request = Key::new(KeySpace::Request, &[id.as_bytes()]);
+        let request = store.get(&request).await.unwrap().unwrap().value;
+        let (version, request) = request.split_first().unwrap();
+        let request: SigningRequest = bcs::from_bytes(request).unwrap();
+        rows.push((key.bytes.clone(), effect.value.clone(), *version, request));
+    }
+    let mut batch = Batch::new();
+    for number in 0..count {
+        let (key, effect, version, request) = match number % 2 {
+            0 => &rows[0],
+            _ => &rows[1 + number / 2 % (rows.len() - 1)],
+        };
+        let id = RequestId::from_time(request.created_at_ms, (number as u128 + 1).to_be_bytes());
+        let request = SigningRequest {
+            id,
+            ..request.clone()
+        };
+        let value = [vec![*version], bcs::to_bytes(&request).unwrap()].concat();
+        let row = Key::new(KeySpace::Request, &[id.as_bytes()]);
+        batch.put(row, Precondition::Absent, value);
+        let name = &key[..key.len() - 16];
+        let row = Key::new(KeySpace::Outbox, &[name, id.as_bytes()]);
+        batch.put(row, Precondition::Absent, effect.clone());
+        if number % 500 == 499 || number + 1 == count {
+            store.commit(std::mem::take(&mut batch)).await.unwrap();
+        }
+    }
+}
+
+/// With COVAULT_UNFINISHED as many as that; `just measure-unfinished` prints the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vault__should_answer_while_it_reads_very_many_unfinished_requests() {
+    let count = std::env::var("COVAULT_UNFINISHED").map_or(20_000, |it| it.parse().unwrap());
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 3_600_000;
+    world.settings.max_live_requests = 1_000_000;
+    // They wait, and do nothing.
+    (world.settings.retry_first_ms, world.settings.retry_most_ms) = (60_000, 60_000);
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let mut like = Vec::new();
+    for _ in 0..4 {
+        let address = evm_wallet(&gateway, vault).await;
+        like.push(create(&gateway, send(&address)).await.uuid.parse().unwrap());
+    }
+    let address = evm_wallet(&gateway, vault).await;
+    gateway.stop().await;
+    copy_unfinished(&*world.store, vault, &like, count).await;
+    let store = Arc::new(CountedPages {
+        inner: Arc::clone(&world.store),
+        pages: AtomicUsize::new(0),
+    });
+    let pages = || store.pages.load(Ordering::SeqCst);
+    let began = Instant::now();
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let before = pages();
+    let made = create(&gateway, raw(&address)).await;
+    let (took, read) = (began.elapsed(), pages() - before);
+    eprintln!(
+        "{count} unfinished requests: the first call was answered after {took:?} and {read} pages"
+    );
+    // It did not wait until all were read.
+    let all = count / 512;
+    assert!(read < all / 2, "{read} of {all} pages");
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
+    gateway.stop().await;
 }
 
 /// Messages that wait for silent signers, more than a vault takes up at once.

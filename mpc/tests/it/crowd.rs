@@ -23,6 +23,7 @@ use covault_core::{
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     envelope::{Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
+    identity::NodeIdentity,
     pool::{CpuPool, Priority},
 };
 use futures::future::join_all;
@@ -35,7 +36,7 @@ use crate::{
     byzantine::{Misbehavior, impersonate},
     support::{
         AcceptAnyOrder, SystemEntropy, TestBus, TestCluster, counters::CounterCapture,
-        log::LogCapture, now_ms, task, verify,
+        log::LogCapture, now_ms, start_cluster, task, verify,
     },
 };
 
@@ -168,6 +169,44 @@ async fn crowd__should_be_signed_in_its_order_and_each_request_once() {
         .map(|(at, number)| at.abs_diff(*number));
     let passed = passed.max().unwrap();
     assert!(passed < CROWD / 3, "{passed}");
+}
+
+/// Each gives signers as much as they take, and hears of the other by their answers alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crowds_of_two_orchestrators__should_both_be_signed_by_the_same_signers() {
+    let (_bus, mut test, root) = cluster(3, Curve::Secp256k1).await;
+    let other = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    test.also_trusted.push(other.id());
+    for place in 0..3 {
+        test.stop_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(3).await;
+    let other = start_cluster(&test.medium, &other).await;
+    while other.nodes().iter().filter(|node| node.live).count() < 3 {
+        sleep(Duration::from_millis(50)).await;
+    }
+    const CROWD: usize = 50;
+    let signed = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let sign = async |at: usize| {
+        let cluster = [&test.cluster, &other][at];
+        let (order, holders) = (test.order(&root), test.holders());
+        let deadline_ms = now_ms() + 120_000;
+        let task = task(Scheme::Dkls23, session(), &holders, 2, deadline_ms);
+        let signatures = cluster.sign(&order, task).await.unwrap();
+        verify(&order, &signatures);
+        signed[at].fetch_add(1, Ordering::SeqCst);
+    };
+    // Neither waits until the other one has nothing to sign.
+    let behind = Mutex::new(None);
+    let crowd = async |at: usize| {
+        join_all((0..CROWD).map(|_| sign(at))).await;
+        let other = signed[1 - at].load(Ordering::SeqCst);
+        behind.lock().unwrap().get_or_insert(other);
+    };
+    tokio::join!(crowd(0), crowd(1));
+    let behind = behind.into_inner().unwrap().unwrap();
+    assert!(behind > CROWD / 10, "{behind} of {CROWD}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
