@@ -42,20 +42,6 @@ macro_rules! id {
                 u64::from_be_bytes([0, 0, a, b, c, d, e, f])
             }
 
-            /// An id from the first bytes of a hash (RFC 9562 version 8): the same for the same thing.
-            pub fn from_hash(hash: [u8; 32]) -> Self {
-                let mut bytes = [0; 16];
-                for (place, byte) in bytes.iter_mut().zip(hash) {
-                    *place = byte;
-                }
-                Self(Builder::from_custom_bytes(bytes).into_uuid())
-            }
-
-            /// Whether it is one of [`Self::from_hash`].
-            pub fn is_from_hash(&self) -> bool {
-                self.0.get_version_num() == 8
-            }
-
             /// The 16 bytes of the id.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
@@ -130,10 +116,80 @@ id! {
     WatchId
 }
 
+/// What a request is a step of whose id is derived, so that it is made once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DerivedFrom {
+    /// A change of a vault by an operator; nothing is signed.
+    Management,
+    /// The sweep of a deposit wallet.
+    Sweep,
+    /// A batch payment.
+    BatchPayment,
+}
+
+impl DerivedFrom {
+    const ALL: [Self; 3] = [Self::Management, Self::Sweep, Self::BatchPayment];
+
+    /// What it is in an id.
+    fn number(self) -> u8 {
+        match self {
+            Self::Management => 1,
+            Self::Sweep => 2,
+            Self::BatchPayment => 3,
+        }
+    }
+}
+
+impl RequestId {
+    /// The id of a step of something, from the first bytes of a hash (RFC 9562 version 8): the same for the same step.
+    /// The four bits behind the version say what it is a step of.
+    pub fn derived(from: DerivedFrom, hash: [u8; 32]) -> Self {
+        let mut bytes = [0; 16];
+        for (place, byte) in bytes.iter_mut().zip(hash) {
+            *place = byte;
+        }
+        if let Some(version) = bytes.get_mut(VERSION) {
+            *version = from.number();
+        }
+        Self(Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// What the request is a step of; `None` for one that a client asked for.
+    pub fn derived_from(&self) -> Option<DerivedFrom> {
+        let number = self.as_bytes().get(VERSION)? & 0x0f;
+        let is_derived = self.0.get_version_num() == 8;
+        let mut known = DerivedFrom::ALL.into_iter();
+        known.find(|from| is_derived && from.number() == number)
+    }
+}
+
+/// The byte of an id whose upper half is its version.
+const VERSION: usize = 6;
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn derived_ids__should_say_of_what_they_are_a_step() {
+        for hash in [[0; 32], [0xff; 32], [0x82; 32]] {
+            let each = DerivedFrom::ALL.map(|from| (from, RequestId::derived(from, hash)));
+            for (from, id) in each {
+                assert_eq!(id.derived_from(), Some(from));
+                assert_eq!(id.to_string().parse(), Ok(id));
+                let same = each.iter().filter(|(_, other)| *other == id);
+                assert_eq!(same.count(), 1);
+            }
+        }
+        // Whatever a client's ids look like.
+        for id in [
+            RequestId::from_random([0x82; 16]),
+            RequestId::from_time(1, [0x82; 16]),
+        ] {
+            assert_eq!(id.derived_from(), None);
+        }
+    }
 
     #[test]
     fn ids__should_begin_with_their_time_and_keep_what_is_random() {

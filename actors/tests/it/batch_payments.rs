@@ -180,12 +180,18 @@ async fn a_batch__should_be_paid_once_by_one_request_after_a_person_has_approved
     world.bitcoin.fund(&bitcoin, 3, 50_000);
     let sui = wallet(&gateway, vault, NetworkType::Sui).await.address;
     world.sui.fund(3, 5_000_000_000);
+    world.sui.tokens.store(7, Ordering::SeqCst);
     let evm = evm_wallet(&gateway, vault).await;
     let sui_rows = rows(&[(format!("0x{:064x}", 7), 3), (format!("0x{:064x}", 8), 4)]);
     for kind in [
         bitcoin_batch(&bitcoin),
         Kind::SuiBatchSendNative(wire::SuiBatchSendNative {
+            from: sui.clone(),
+            recipients: sui_rows.clone(),
+        }),
+        Kind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
             from: sui,
+            coin_tag: format!("0x{:064x}::usd::USD", 5),
             recipients: sui_rows,
         }),
         evm_batch(&evm),
@@ -211,6 +217,9 @@ async fn a_batch__should_be_paid_once_by_one_request_after_a_person_has_approved
         let send = details.send_signing_request.unwrap();
         assert_eq!(send.uuid, over.requests[0].uuid);
         assert_eq!(send.status(), signing_request::Status::Succeeded);
+        // Its id is derived, as those of sweeps are.
+        let source = send.source.unwrap().r#type();
+        assert_eq!(source, signing_request::source::Type::Api);
         assert_eq!(world.requests().await.len(), requests + 1);
         for refused in [
             resume(&gateway, &uuid).await,
@@ -220,7 +229,7 @@ async fn a_batch__should_be_paid_once_by_one_request_after_a_person_has_approved
         }
     }
     assert_eq!(world.bitcoin.accepted(), 1);
-    assert_eq!(world.sui.executed(), 1);
+    assert_eq!(world.sui.executed(), 2);
     assert_eq!(world.evm.accepted(), 1);
     let asked = admin::ListBatchPaymentsRequest {
         vault_uuid: vault.to_string(),
@@ -238,6 +247,7 @@ async fn a_batch__should_be_paid_once_by_one_request_after_a_person_has_approved
         kinds,
         [
             "evmBatchSendNative",
+            "suiBatchSendCoin",
             "suiBatchSendNative",
             "btcBatchSendNative"
         ]

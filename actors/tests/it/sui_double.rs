@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -34,6 +34,8 @@ const TAKEN: u64 = 1_000_000;
 pub struct SuiDouble {
     /// Version and balance by object.
     coins: Mutex<BTreeMap<String, (u64, u64)>>,
+    /// What every address has of each token, in no coin object.
+    pub tokens: AtomicU64,
     done: Mutex<BTreeSet<String>>,
     /// Every different transaction that it ever received.
     pub handed: Mutex<BTreeSet<String>>,
@@ -108,7 +110,10 @@ impl ChainClient for SuiDouble {
             sui_coins: coins.iter().map(coin).collect(),
             sui_address_balance: 0,
             coins: Vec::new(),
-            coin_address_balance: 0,
+            coin_address_balance: match queries.payment.token() {
+                Some(_) => self.tokens.load(Ordering::SeqCst),
+                None => 0,
+            },
             required: Vec::new(),
             validity: Some(SuiValidity {
                 epoch: 1,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{BatchId, RequestId},
+    ids::{BatchId, DerivedFrom, RequestId},
     order::NodeId,
     request::{AuditRecord, IllegalTransition},
 };
@@ -134,7 +134,10 @@ impl BatchProgress {
         });
         BatchRequest {
             stage,
-            request: RequestId::from_hash(alloy_primitives::keccak256(hashed).0),
+            request: RequestId::derived(
+                DerivedFrom::BatchPayment,
+                alloy_primitives::keccak256(hashed).0,
+            ),
         }
     }
 

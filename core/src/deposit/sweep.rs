@@ -19,7 +19,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::transfer::{Account, FollowedChain};
-use crate::{backoff::Backoff, fault::Fault, ids::RequestId};
+use crate::{
+    fault::Fault,
+    ids::{DerivedFrom, RequestId},
+};
 
 /// Separates these hashes from all others.
 const DOMAIN: &[u8] = b"covault sweep request 1\0";
@@ -235,7 +238,7 @@ impl SweepJob {
             .chain_update(self.requests.to_be_bytes())
             .finalize()
             .into();
-        RequestId::from_hash(hash)
+        RequestId::derived(DerivedFrom::Sweep, hash)
     }
 
     /// Whether another coin or token of the wallet may be swept instead: nothing is on its way.

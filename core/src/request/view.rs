@@ -6,6 +6,7 @@ use super::{PersonApproval, RequestEffect, RequestState, SigningRequest, Transac
 use crate::{
     approval::ApprovalTerms,
     fault::ExecuteCode,
+    ids::DerivedFrom,
     networks::{
         Network, Payload, Signed,
         evm::calls::AbiTable,
@@ -177,9 +178,12 @@ impl SigningRequest {
             },
             signatures: container(shown.signatures),
             source: Some(Source {
-                r#type: match self.id.is_from_hash() {
-                    true => source::Type::Sweep.into(),
-                    false => source::Type::Api.into(),
+                // What replaces the transaction of a sweep is a part of it.
+                r#type: match self.first_of_place().derived_from() {
+                    Some(DerivedFrom::Sweep) => source::Type::Sweep.into(),
+                    Some(DerivedFrom::BatchPayment | DerivedFrom::Management) | None => {
+                        source::Type::Api.into()
+                    }
                 },
                 website: String::new(),
             }),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    ids::{RequestId, VaultId},
+    ids::{DerivedFrom, RequestId, VaultId},
     order::NodeId,
     schema::wire::{
         self,
@@ -281,7 +281,7 @@ fn id_of(vault: VaultId, kind: &ManagementKind) -> RequestId {
         ManagementKind::VaultSettingUpdate => hash.chain_update("setting"),
         ManagementKind::RootKeyBackup => hash.chain_update("backup"),
     };
-    RequestId::from_hash(hash.finalize().into())
+    RequestId::derived(DerivedFrom::Management, hash.finalize().into())
 }
 
 #[cfg(test)]
