@@ -137,17 +137,13 @@ impl NodeAnswers<'_> {
         let mut more = false;
         for _ in 0..PAGES {
             let page = wire::GetPendingSigningRequestsRequest {
-                vault_uuid: String::new(),
                 limit: Some(PAGE),
-                after_uuid: after,
+                after,
+                ..Default::default()
             };
             let page = self.call::<GetPendingSigningRequests>(&page).await?;
-            let page = page.signing_requests;
-            let Some(last) = page.last().map(|last| last.uuid.clone()) else {
-                return Ok(NodeAnswer::Pending { requests, more });
-            };
-            after = last;
-            for listed in &page {
+            after = page.next;
+            for listed in &page.signing_requests {
                 let vault = listed.vault_uuid.clone().unwrap_or_default();
                 let is_signer = match signers.get(&vault) {
                     Some(known) => *known,
@@ -178,6 +174,10 @@ impl NodeAnswers<'_> {
                     return Ok(NodeAnswer::Pending { requests, more });
                 }
                 requests.push(told);
+            }
+            if after.is_empty() {
+                let more = false;
+                return Ok(NodeAnswer::Pending { requests, more });
             }
         }
         let more = true;

@@ -99,7 +99,7 @@ pub struct PendingArgs {
     /// Of this vault only.
     #[arg(long, value_name = "UUID")]
     vault: Option<String>,
-    /// The last request of the previous page: a page has 100.
+    /// Only those behind this one.
     #[arg(long, value_name = "UUID")]
     after: Option<String>,
     /// Print JSON.
@@ -178,8 +178,8 @@ pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
 pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {
     let request = wire::GetPendingSigningRequestsRequest {
         vault_uuid: args.vault.unwrap_or_default(),
-        limit: None,
         after_uuid: args.after.unwrap_or_default(),
+        ..Default::default()
     };
     let client = args.service.client()?;
     let answer = client.call::<GetPendingSigningRequests>(&request).await?;

@@ -45,7 +45,7 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
         .await
         .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
     // Read after it listens: nothing is missed in between.
-    let pending = listing::pending(call, &who, "", listing::INBOX).await?;
+    let (pending, _) = listing::pending(call, &who, "", listing::INBOX).await?;
     let pending = listing::mark(&pending);
     let guard = call.head.extensions.get::<RequestGuard>().cloned();
     let listening = Listening {

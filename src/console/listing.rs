@@ -23,12 +23,10 @@ pub const INBOX: i64 = 50;
 /// What waits for people, those first that expire first.
 pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
     let names = vault_names(call, signed_in).await?;
-    let page = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
-    let mut next = None;
-    if let Some(last) = page.last() {
-        // A page of large requests has few of them, and more may follow anyway.
-        let more = pending(call, signed_in, &last.uuid, 1).await?;
-        next = (!more.is_empty()).then(|| last.uuid.clone());
+    let (page, mut next) = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
+    if let Some(after) = &next {
+        let (more, _) = pending(call, signed_in, after, 1).await?;
+        next = next.filter(|_| !more.is_empty());
     }
     let each = page.iter().map(|it| details(call, signed_in, &it.uuid));
     let mut requests = Vec::new();
@@ -77,7 +75,8 @@ pub fn mark(page: &[wire::SigningRequest]) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// A page of what waits, behind this request: so many at most, and fewer where they are large.
+/// A page of what waits, behind the page that has said this: so many at most, and fewer where they are large. And what
+/// the next one is asked with, where more may follow.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -86,14 +85,16 @@ pub async fn pending(
     signed_in: &SignedIn,
     after: &str,
     most: i64,
-) -> Result<Vec<wire::SigningRequest>, Refused> {
+) -> Result<(Vec<wire::SigningRequest>, Option<String>), Refused> {
     let request = wire::GetPendingSigningRequestsRequest {
-        vault_uuid: String::new(),
         limit: Some(most),
-        after_uuid: after.to_owned(),
+        after: after.to_owned(),
+        ..Default::default()
     };
     let answer = call.operation::<GetPendingSigningRequests>(signed_in, &request);
-    Ok(answer.await?.signing_requests)
+    let answer = answer.await?;
+    let next = Some(answer.next).filter(|next| !next.is_empty());
+    Ok((answer.signing_requests, next))
 }
 
 /// A request as lists show it to this person.

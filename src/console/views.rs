@@ -121,7 +121,7 @@ pub struct InboxPage {
     /// Which ones this page was made of ([`super::listing::mark`]), where it is the first.
     pub pending: Option<String>,
     pub requests: Vec<RequestView>,
-    /// The last request, where another page follows.
+    /// What the next page is asked with, where one follows.
     pub next: Option<String>,
     pub may_approve: bool,
 }

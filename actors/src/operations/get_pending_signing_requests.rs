@@ -1,4 +1,7 @@
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -45,51 +48,124 @@ impl Operation for GetPendingSigningRequests {
             return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
         }
         let limit = usize::try_from(limit).map_err(Fault::bug)?;
-        let after = match message.after_uuid.as_str() {
-            "" => None,
-            uuid => {
+        let after = match (message.after.as_str(), message.after_uuid.as_str()) {
+            ("", "") => None,
+            ("", uuid) => {
                 let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
                 let last = request(services, caller, last).await;
                 let last = last.map_err(|fault| fault.at("afterUuid"))?;
-                Some(rows::awaiting(last.vault, last.consent.due_ms(), last.id))
+                Some(Place {
+                    due_ms: last.consent.due_ms(),
+                    request: last.id,
+                    vault: last.vault,
+                })
+            }
+            (next, "") => Some(Place::parse(next)?),
+            (_, _) => {
+                let problem = "cannot be combined with afterUuid";
+                return Err(Fault::field("after", problem));
             }
         };
         let mut lists = Lists::new(services, parts, after, limit);
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
-        let mut turn = None;
-        'list: loop {
+        let (mut turn, mut last) = (None, None);
+        let goes_on = 'list: loop {
             let page = lists.page(limit).await?;
             for part in page.chunks(READ_CHUNK) {
-                let keys: Vec<_> = part.iter().map(|id| rows::request(*id)).collect();
+                let key = |place: &Place| rows::request(place.request);
+                let keys: Vec<_> = part.iter().map(key).collect();
                 let found = services.load_all::<SigningRequest>(&keys).await?;
-                for (id, found) in part.iter().zip(found) {
+                for (place, found) in part.iter().zip(found) {
+                    let id = place.request;
                     let found = skip_unreadable(found, format_args!("request {id}"))?;
                     let Some(request) = found.flatten() else {
+                        last = Some(*place);
                         continue;
                     };
                     let mut message = request_message(services, caller, &request, None, None, None);
                     message.approval_subject = None;
                     match bytes.add(&message) {
-                        Ok(()) => signing_requests.push(message),
+                        Ok(()) => {
+                            signing_requests.push(message);
+                            last = Some(*place);
+                        }
                         // A part of it would look like the whole.
                         Err(fault) if is_whole => return Err(fault),
                         // The next page begins with it.
-                        Err(_) => break 'list,
+                        Err(_) => break 'list true,
                     }
                 }
             }
             if !is_whole || page.len() < limit {
-                break;
+                break !is_whole && page.len() >= limit;
             }
             // Long lists are for few callers at once.
             if turn.is_none() {
                 turn = Some(services.limits.far_pages.turn(caller.token).await?);
             }
-        }
+        };
         Ok(wire::GetPendingSigningRequestsResponse {
             signing_requests,
             error: None,
+            next: match last {
+                Some(last) if goes_on => last.to_string(),
+                Some(_) | None => String::new(),
+            },
         })
+    }
+}
+
+/// Where a request stands in the list: those are first for which something is due first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// Milliseconds since the Unix epoch.
+    due_ms: u64,
+    request: RequestId,
+    vault: VaultId,
+}
+
+impl Place {
+    /// Reads what [`fmt::Display`] writes.
+    fn parse(text: &str) -> Result<Self, Fault> {
+        let mut parts = text.split('.');
+        let (due, request, vault) = (parts.next(), parts.next(), parts.next());
+        let place = || {
+            Some(Self {
+                due_ms: due?.parse().ok()?,
+                request: request?.parse().ok()?,
+                vault: vault?.parse().ok()?,
+            })
+        };
+        match (place(), parts.next()) {
+            (Some(place), None) => Ok(place),
+            (_, _) => Err(Fault::field("after", "is not the `next` of a page")),
+        }
+    }
+
+    /// That of a row.
+    fn of(key: &Key) -> Option<Self> {
+        let (due_ms, request) = rows::awaited(key)?;
+        let vault = VaultId::from_bytes(*key.bytes.first_chunk::<16>()?);
+        Some(Self {
+            due_ms,
+            request,
+            vault,
+        })
+    }
+
+    fn key(&self) -> Key {
+        rows::awaiting(self.vault, self.due_ms, self.request)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            due_ms,
+            request,
+            vault,
+        } = self;
+        write!(f, "{due_ms}.{request}.{vault}")
     }
 }
 
@@ -142,12 +218,13 @@ struct Part {
     /// Where to read on.
     from: Option<Vec<u8>>,
     /// What was read and not listed.
-    rows: VecDeque<(u64, RequestId)>,
+    rows: VecDeque<Place>,
     is_over: bool,
 }
 
 impl<'a> Lists<'a> {
-    fn new(services: &'a Services, prefixes: Vec<Key>, after: Option<Key>, limit: usize) -> Self {
+    fn new(services: &'a Services, prefixes: Vec<Key>, after: Option<Place>, limit: usize) -> Self {
+        let after = after.map(|after| after.key());
         let chunk = limit
             .checked_div(prefixes.len())
             .unwrap_or(limit)
@@ -170,7 +247,7 @@ impl<'a> Lists<'a> {
     }
 
     /// The next so many.
-    async fn page(&mut self, limit: usize) -> Result<Vec<RequestId>, Fault> {
+    async fn page(&mut self, limit: usize) -> Result<Vec<Place>, Fault> {
         let mut page = Vec::new();
         while page.len() < limit {
             for part in &mut self.parts {
@@ -180,7 +257,7 @@ impl<'a> Lists<'a> {
             let Some(first) = parts.min_by_key(|part| part.rows.front().copied()) else {
                 break;
             };
-            page.extend(first.rows.pop_front().map(|(_, id)| id));
+            page.extend(first.rows.pop_front());
         }
         Ok(page)
     }
@@ -198,7 +275,7 @@ impl Part {
                 .last()
                 .map(|(key, _)| [key.bytes.as_slice(), &[0]].concat());
             self.rows
-                .extend(rows.iter().filter_map(|(key, _)| rows::awaited(key)));
+                .extend(rows.iter().filter_map(|(key, _)| Place::of(key)));
         }
         Ok(())
     }

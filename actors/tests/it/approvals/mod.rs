@@ -224,10 +224,28 @@ async fn pending(
         vault_uuid: vault_uuid.into(),
         limit: Some(limit),
         after_uuid: after_uuid.into(),
+        ..Default::default()
     };
     let found = call::<GetPendingSigningRequests>(gateway, caller, request).await?;
     let uuids = found.signing_requests.into_iter().map(|it| it.uuid);
     Ok(uuids.collect())
+}
+
+/// A page, and what the next one is asked with.
+async fn pending_after(
+    gateway: &Gateway,
+    caller: &Caller,
+    after: &str,
+    limit: i64,
+) -> Result<(Vec<String>, String), Fault> {
+    let request = wire::GetPendingSigningRequestsRequest {
+        limit: Some(limit),
+        after: after.into(),
+        ..Default::default()
+    };
+    let found = call::<GetPendingSigningRequests>(gateway, caller, request).await?;
+    let uuids = found.signing_requests.into_iter().map(|it| it.uuid);
+    Ok((uuids.collect(), found.next))
 }
 
 /// Waits until people are asked about a request.

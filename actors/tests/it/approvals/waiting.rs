@@ -132,6 +132,49 @@ async fn a_vault_of_which_much_waits__should_hide_no_other() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_pending__should_go_on_where_it_ended_though_its_last_request_expires_later_now() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault_with(&gateway, rule("manual", 1)).await;
+    let from = evm_wallet(&gateway, vault).await;
+    let mut made = Vec::new();
+    for _ in 0..6 {
+        made.push(create(&gateway, send(&from)).await.uuid);
+        world.pass(1);
+    }
+    let (page, next) = pending_after(&gateway, &admin(), "", 3).await.unwrap();
+    assert_eq!(page, made[..3]);
+    // Signers want more of the last one of the page: it expires behind all others from now on.
+    world.pass(HOUR);
+    world.signers.wants.store(2, Ordering::SeqCst);
+    let shown = details(&gateway, &made[2]).await;
+    let approval = persons()[0].approval(&shown, FEE, world.clock_ms() + HOUR);
+    approve(&gateway, &made[2], approval).await.unwrap();
+    let wanted = async || {
+        let shown = details(&gateway, &made[2]).await;
+        shown.pending_operation == "approve" && !shown.approval_wanted.is_empty()
+    };
+    while !wanted().await {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let (rest, end) = pending_after(&gateway, &admin(), &next, 100).await.unwrap();
+    assert_eq!(rest, [&made[3..], &made[2..3]].concat());
+    assert_eq!(end, "");
+    for after in ["x", "1.2.3", format!("{next}.1").as_str()] {
+        let fault = pending_after(&gateway, &admin(), after, 1)
+            .await
+            .unwrap_err();
+        assert_eq!(fault.path(), Some("after"));
+        assert_eq!(fault.message(), "after: is not the `next` of a page");
+    }
+    // It opens nothing to those who see nothing.
+    let (page, _) = pending_after(&gateway, &stranger(), &next, 100)
+        .await
+        .unwrap();
+    assert!(page.is_empty());
+}
+
 /// What waits for people is in nobody's line; once they approve, it is as if it had just come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approvals__should_be_refused_while_signers_or_nodes_could_not_keep_up() {
