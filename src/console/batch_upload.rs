@@ -96,6 +96,8 @@ struct Form {
 /// What a file says.
 struct SheetView {
     problems: Vec<(usize, &'static str, Text)>,
+    /// Whose amounts those of the rows are.
+    amounts: &'static str,
     rows: Vec<RowView>,
     duplicates: usize,
     total: String,
@@ -339,7 +341,7 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
             let (symbol, decimals) = coin(&paid.asset().place);
             (decimals, format!("in {symbol}, with {decimals} decimals"))
         }
-        Some(_) => decimals_of(form, said.as_ref())?,
+        Some(_) => decimals_of(form, network, said.as_ref())?,
     };
     Ok(Chosen {
         wallet,
@@ -352,13 +354,18 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
 
 /// The decimals of a token, and how amounts are read with them. The person says them: what a contract says, through nodes that
 /// may lie, decides about no amount.
-fn decimals_of(form: &Form, said: Option<&SaidOfToken>) -> Result<(usize, String), Fault> {
-    let by_contract = match said {
-        Some(said) => format!(
+fn decimals_of(
+    form: &Form,
+    network: Network,
+    said: Option<&SaidOfToken>,
+) -> Result<(usize, String), Fault> {
+    let by_contract = match (said, network) {
+        (Some(said), _) => format!(
             "its contract says {}, through the chain's nodes",
             said.decimals()
         ),
-        None => "its contract does not say".to_owned(),
+        (None, Network::Evm) => "its contract does not say".to_owned(),
+        (None, _) => "this service does not ask this network for it".to_owned(),
     };
     let given = form.decimals.parse::<usize>().ok();
     let given = given.filter(|given| *given <= MOST_DECIMALS);
@@ -464,6 +471,7 @@ async fn sheet_of(
         duplicates: sheet.rows.iter().filter(|row| row.again.is_some()).count(),
         total: in_units(&asset, total),
         smallest: total.to_string(),
+        amounts: facts::whose_amounts(chosen.said.as_ref()),
         by_chain: Text::new(by_chain(total).unwrap_or_default()),
         asset: Text::new(asset.to_string()),
         read_as: chosen.read_as.clone(),

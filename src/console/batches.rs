@@ -47,6 +47,8 @@ const LOOKS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Signing requests of a batch that are shown, the newest.
 const REQUESTS: usize = 10;
+/// Of each of them those that replace its transaction, the newest.
+const REPLACEMENTS: usize = 3;
 /// Gas of a call of the batch contract: what it takes at most for a row, and beside them. An allowance takes the latter, too.
 const ROW_GAS: u64 = 40_000;
 const CALL_GAS: u64 = 60_000;
@@ -112,6 +114,8 @@ struct BatchPage {
     needs_contract: bool,
     /// The total by the token's contract; empty for coins, and where it says nothing.
     by_chain: Text,
+    /// Whose amounts those of the rows are.
+    amounts: &'static str,
     rows: Vec<RowView>,
     duplicates: usize,
     money: Vec<(&'static str, String)>,
@@ -304,14 +308,21 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<A
     let names = vault_names(call, signed_in).await?;
     let vault = names.get(&batch.vault_uuid).cloned().unwrap_or_default();
     let mut requests = Vec::new();
+    let listed = |it: &wire::SigningRequest| {
+        view(it, &vault, &signed_in.user.name, call.now_ms())
+            .in_a_list()
+            .with_few_spends()
+    };
     for made in batch.requests.iter().rev().take(REQUESTS) {
+        let stage = stage(&made.stage);
         let shown = details(call, signed_in, &made.uuid).await.ok();
-        let shown = shown.map(|it| {
-            view(&it, &vault, &signed_in.user.name, call.now_ms())
-                .in_a_list()
-                .with_few_spends()
-        });
-        requests.push((format!("{} {}", stage(&made.stage), made.uuid), shown));
+        for uuid in newest_replacements(shown.as_ref()) {
+            let replacement = details(call, signed_in, uuid).await.ok();
+            let name = format!("{stage}, sped up or cancelled: {uuid}");
+            requests.push((name, replacement.as_ref().map(listed)));
+        }
+        let name = format!("{stage}: {}", made.uuid);
+        requests.push((name, shown.as_ref().map(listed)));
     }
     let waits = state(&batch).1 == "pending" && !batch.approved;
     let asks = waits || batch.resumable;
@@ -328,6 +339,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<A
         maker_revoked: batch.maker_revoked,
         contract: Text::new(&batch.batch_contract),
         needs_contract: paid.network == Network::Evm,
+        amounts: facts::whose_amounts(said.as_ref()),
         by_chain: Text::new(said.map(|it| it.in_units(total)).unwrap_or_default()),
         duplicates: rows.iter().filter(|row| row.duplicate).count(),
         rows,
@@ -341,6 +353,14 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<A
     })
 }
 
+/// The newest requests that were made to replace the transaction of this one, the newest first.
+fn newest_replacements(request: Option<&wire::SigningRequest>) -> impl Iterator<Item = &String> {
+    let replacements = request
+        .into_iter()
+        .flat_map(|it| it.replaced_by_uuids.iter().rev());
+    replacements.take(REPLACEMENTS)
+}
+
 /// Whether it failed after it let the batch contract take its total.
 fn leaves_allowance(batch: &BatchPaymentSummary) -> bool {
     let mut requests = batch.requests.iter();
@@ -349,9 +369,9 @@ fn leaves_allowance(batch: &BatchPaymentSummary) -> bool {
 
 fn stage(stage: &str) -> &'static str {
     match stage {
-        "resetAllowance" => "Allowance back to 0:",
-        "allowance" => "Allowance:",
-        _ => "Payment:",
+        "resetAllowance" => "Allowance back to 0",
+        "allowance" => "Allowance",
+        _ => "Payment",
     }
 }
 
@@ -583,6 +603,17 @@ mod tests {
         assert_eq!(lacks(units(5), units(7)), Some(units(2)));
         assert_eq!(lacks(units(7), units(7)), None);
         assert_eq!(lacks(units(8), units(7)), None);
+    }
+
+    #[test]
+    fn page_of_a_batch__should_show_the_newest_speed_ups_first() {
+        let request = wire::SigningRequest {
+            replaced_by_uuids: ["a", "b", "c", "d"].map(str::to_owned).into(),
+            ..Default::default()
+        };
+        let shown: Vec<_> = newest_replacements(Some(&request)).collect();
+        assert_eq!(shown, ["d", "c", "b"]);
+        assert_eq!(newest_replacements(None).count(), 0);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use covault_actors::{
 };
 use covault_core::{
     amount::U256,
+    fault::Fault,
     ids::{RequestId, VaultId},
     networks::{evm::batch::BatchPart, outflow::Asset},
     schema::{admin, wire},
@@ -87,14 +88,25 @@ impl SaidOfToken {
         self.0.decimals.into()
     }
 
-    /// An amount as the contract would write it. Its symbol is a text of a stranger's.
+    /// An amount as the contract would write it. Its symbol is a text of a stranger's: it stands in quotes, and is left out
+    /// where it begins like a part of the number.
     pub fn in_units(&self, amount: U256) -> String {
         let TokenFacts { decimals, symbol } = &self.0;
-        format!(
-            "{} {}",
-            in_decimals(amount, usize::from(*decimals)),
-            Text::new(symbol)
-        )
+        let amount = in_decimals(amount, usize::from(*decimals));
+        match symbol.chars().next() {
+            Some(first) if first.is_alphabetic() || first == '$' => {
+                format!("{amount} \u{201c}{}\u{201d}", Text::new(symbol))
+            }
+            Some(_) | None => format!("{amount} tokens"),
+        }
+    }
+}
+
+/// The heading of amounts: those of tokens are what their contract makes of them, as the chain's nodes tell.
+pub fn whose_amounts(said: Option<&SaidOfToken>) -> &'static str {
+    match said {
+        Some(_) => "By the token's contract",
+        None => "Amount",
     }
 }
 
@@ -279,14 +291,12 @@ async fn found(
     let ids = (vault.parse::<VaultId>(), request.uuid.parse::<RequestId>());
     if let (Ok(vault), Ok(id)) = ids {
         let but = (vault, id, request.creation_timestamp);
-        if let Ok(history) = pages.history_of(but, address, &spend.of, most).await {
-            let units = |amount| match &found.of_token {
-                Some(said) => said.in_units(amount),
-                None => units(&spend.of, amount),
-            };
-            found.history = in_words(&history, units);
-            found.is_new = history.signed == 0;
-        }
+        let history = pages.history_of(but, address, &spend.of, most).await;
+        let units = |amount| match &found.of_token {
+            Some(said) => said.in_units(amount),
+            None => units(&spend.of, amount),
+        };
+        (found.history, found.is_new) = history_line(request, history, units);
     }
     found
 }
@@ -295,6 +305,27 @@ fn units(asset: &Asset, amount: U256) -> String {
     match in_units(asset, amount) {
         text if text.is_empty() => format!("{amount} in the smallest unit"),
         text => text,
+    }
+}
+
+/// What is said of a recipient's history, and whether it may be new. A look-up that failed must not make it look known.
+fn history_line(
+    request: &wire::SigningRequest,
+    history: Result<RecipientHistory, Fault>,
+    units: impl Fn(U256) -> String,
+) -> (String, bool) {
+    match history {
+        Ok(history) => (in_words(&history, units), history.signed == 0),
+        Err(fault) => {
+            let uuid = &request.uuid;
+            tracing::error!(
+                uuid,
+                ?fault,
+                "earlier payments to a recipient cannot be looked up"
+            );
+            let sentence = "Whether this address was paid before could not be looked up.";
+            (sentence.to_owned(), true)
+        }
     }
 }
 
@@ -410,6 +441,18 @@ mod tests {
     }
 
     #[test]
+    fn recipient__should_not_look_known_where_its_history_could_not_be_looked_up() {
+        let request = wire::SigningRequest::default();
+        let units = |amount: U256| amount.to_string();
+        let (sentence, is_new) = history_line(&request, Err(Fault::unavailable("not now")), units);
+        assert!(is_new);
+        assert_eq!(
+            sentence,
+            "Whether this address was paid before could not be looked up."
+        );
+    }
+
+    #[test]
     fn token__should_be_remembered_and_silence_only_for_a_while() {
         let known = KnownTokens::default();
         let token = |name: &str| (ChainKey::of(Network::Evm, Some(1)), name.to_owned());
@@ -424,8 +467,22 @@ mod tests {
         assert_eq!(known.find(&token("b"), 5 + SILENCE_MS), None);
         assert_eq!(known.find(&token("c"), 6), None);
         // Its name is a stranger's.
-        let said = SaidOfToken(facts).in_units(U256::from(1_500_000));
-        assert_eq!(said, "1.5 USD\\u{202e}T");
+        for (symbol, shown) in [
+            ("USD\u{202e}T", "1.5 \u{201c}USD\\u{202e}T\u{201d}"),
+            ("$HAT", "1.5 \u{201c}$HAT\u{201d}"),
+            // Part of the number, as it would look.
+            ("000 000 USDC", "1.5 tokens"),
+            (" 0 USDC", "1.5 tokens"),
+            (",000 USDC", "1.5 tokens"),
+            ("\u{661} USDC", "1.5 tokens"),
+            ("", "1.5 tokens"),
+        ] {
+            let said = SaidOfToken(TokenFacts {
+                decimals: 6,
+                symbol: symbol.to_owned(),
+            });
+            assert_eq!(said.in_units(U256::from(1_500_000)), shown);
+        }
         for number in 0..=TOKENS {
             known.remember(token(&number.to_string()), None, 7);
         }

@@ -500,7 +500,12 @@ async fn token_amounts__should_be_shown_beside_the_smallest_unit_and_what_is_mis
     };
     let said = check(fields(TOKEN, "whole", "6", rows)).await;
     assert_eq!(said.status, 200, "{}", said.text);
-    for part in ["2500000", "2.5 US\\u{202e}DC", "6 decimals, as you say"] {
+    for part in [
+        "2500000",
+        "2.5 \u{201c}US\\u{202e}DC\u{201d}",
+        "<th>By the token",
+        "6 decimals, as you say",
+    ] {
         assert!(said.text.contains(part), "{part}: {}", said.text);
     }
     // A contract decides about no amount: the person says the decimals, and another number is refused.
@@ -533,7 +538,8 @@ async fn token_amounts__should_be_shown_beside_the_smallest_unit_and_what_is_mis
     let page = world.get(&format!("/batches/{uuid}"), &person.cookie).await;
     for part in [
         "2500001 of <bdi class=\"address\">evm:31337/",
-        "2.500001 US\\u{202e}DC",
+        "2.500001 \u{201c}US\\u{202e}DC\u{201d}",
+        "<th>By the token",
         "The wallet lacks 500001 of the token, in the smallest unit.",
     ] {
         assert!(page.text.contains(part), "{part}: {}", page.text);

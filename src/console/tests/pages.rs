@@ -265,6 +265,29 @@ async fn export__should_be_whole_and_hold_no_formula() {
 }
 
 #[tokio::test]
+async fn empty_pages__should_say_what_to_do() {
+    let world = World::new().await;
+    let approver = world.person("treasurer", "approver", &[]).await;
+    let operator = world.person("operator", "operator", &[]).await;
+    for (path, person, says) in [
+        (
+            "/",
+            &approver,
+            "Nothing waits for approval. What clients ask for appears here",
+        ),
+        ("/history", &approver, "covault vault create"),
+        ("/vaults", &approver, "covault vault create"),
+        ("/batches", &approver, "covault vault create"),
+        ("/nodes", &operator, "covault node admit"),
+        ("/users", &operator, "covault user create"),
+    ] {
+        let page = world.get(path, &person.cookie).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.text);
+        assert!(page.text.contains(says), "{path}: {}", page.text);
+    }
+}
+
+#[tokio::test]
 async fn pages__should_be_small() {
     let (world, approver, vault, from) = world("treasury").await;
     for number in 1..=60 {
