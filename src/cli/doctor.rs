@@ -9,7 +9,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Finding, approve::visible, config::Role, print_line};
+use super::{Finding, config::Role, one_line, print_line};
 use crate::config::{Config, StoreKind};
 
 /// So long may each of the questions to others take.
@@ -109,13 +109,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         print_line(serde_json::to_string_pretty(&checks)?);
     } else {
-        // Some of it are words of those that were asked.
         let lines = checks.iter().flat_map(lines);
-        lines.for_each(|line| print_line(visible(&line)));
+        lines.for_each(print_line);
     }
     finding(&checks).map_or(Ok(()), |finding| Err(finding.into()))
 }
 
+/// Some of it are words of those that were asked: they make no lines of their own.
 fn lines(check: &Check) -> Vec<String> {
     let Check {
         state,
@@ -128,9 +128,9 @@ fn lines(check: &Check) -> Vec<String> {
         State::Warn => "warn",
         State::Fail => "FAIL",
     };
-    let mut lines = vec![format!("{state}  {what}: {found}")];
+    let mut lines = vec![one_line(&format!("{state}  {what}: {found}"))];
     if !mend.is_empty() {
-        lines.push(format!("      {mend}"));
+        lines.push(one_line(&format!("      {mend}")));
     }
     lines
 }
@@ -182,6 +182,11 @@ mod tests {
         );
         assert_eq!(lines(&ok), ["ok    disk: 5 GiB are free"]);
         assert_eq!(lines(&fail), ["FAIL  clock: off", "      set it"]);
+        let told = Check::fail("chain", "no\nok    store: fine\u{1b}[2J", "a\nb");
+        assert_eq!(
+            lines(&told),
+            ["FAIL  chain: no ok    store: fine\\u{1b}[2J", "      a b"]
+        );
         let code = |checks: &[Check]| finding(checks).map_or(0, |finding| finding.code());
         assert_eq!(code(&[]), 0);
         let checks = [ok, warn, fail];
