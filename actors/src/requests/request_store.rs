@@ -549,13 +549,24 @@ async fn try_advance(
     }
     if matches!(next.state, RequestState::Failed { .. }) {
         // The reason may hold addresses and amounts: it is for those who may see the request.
-        tracing::warn!(
-            request = %next.id,
-            vault = %next.vault,
-            kind = payload.map(Payload::kind),
-            during = request.state.name(),
-            "a request has failed; covault request show says why"
-        );
+        let (request_id, vault) = (next.id, next.vault);
+        let kind = payload.map(Payload::kind);
+        match &request.state {
+            // It was rejected, or nobody wanted it: nothing is wrong.
+            RequestState::AwaitingApproval { .. } => tracing::info!(
+                request = %request_id,
+                %vault,
+                kind,
+                "a request was rejected or has expired; covault request show says why"
+            ),
+            state => tracing::warn!(
+                request = %request_id,
+                %vault,
+                kind,
+                during = state.name(),
+                "a request has failed; covault request show says why"
+            ),
+        }
     }
     let ends = next.state.is_final() && !request.state.is_final();
     let succeeds = ends && !matches!(next.state, RequestState::Failed { .. });

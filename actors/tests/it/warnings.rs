@@ -11,6 +11,7 @@ use covault_core::schema::wire::{self, transaction_state::Status};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
+    approvals::manual_vault,
     log::LogCapture,
     rebroadcast::pass,
     tracker::{GAP_MS, NOT_FINAL_MS, a_while, numbered, stuck, until, until_status},
@@ -166,6 +167,17 @@ async fn request_that_failed__should_be_told_once_without_whom_it_was_to_pay() {
     for line in log.lines("a request has failed") {
         assert!(!line.contains(&address), "{line}");
     }
+    // What people decide is no trouble.
+    let manual = manual_vault(&gateway).await;
+    let address = evm_wallet(&gateway, manual).await;
+    let request = wire::RejectSigningRequestRequest {
+        uuid: create(&gateway, send(&address)).await.uuid,
+        rejection: None,
+    };
+    call::<RejectSigningRequest>(&gateway, &admin(), request)
+        .await
+        .unwrap();
+    assert_eq!(log.lines("a request has failed").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
