@@ -6,6 +6,8 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const TOLERANCE_SECONDS = 300;
+// Anybody can sign with the key of a setting that was left empty.
+const SECRET_BYTES = 24;
 
 /** The event of a webhook, or an error. `body` is the raw body, as text; `headers` are in lower case. */
 export function verifyWebhook(body, headers, { secret, keys, now = Date.now() / 1000 }) {
@@ -18,6 +20,7 @@ export function verifyWebhook(body, headers, { secret, keys, now = Date.now() / 
   if (!secret && !keys) throw new Error('nothing to check by');
   if (secret) {
     const key = Buffer.from(secret.replace(/^whsec_/, ''), 'base64');
+    if (key.length < SECRET_BYTES) throw new Error('the secret is too short');
     const mac = createHmac('sha256', key).update(signed).digest();
     if (!of('v1').some((one) => one.length === mac.length && timingSafeEqual(one, mac))) throw new Error('v1 is wrong');
   }

@@ -19,6 +19,9 @@ import (
 
 const toleranceSeconds = 300
 
+// Anybody can sign with the key of a setting that was left empty.
+const secretBytes = 24
+
 // KeySet is what GET /v1/webhooks/keys answers.
 type KeySet struct {
 	Keys []struct {
@@ -68,6 +71,9 @@ func VerifyWebhook(body string, headers map[string]string, secret string, keys *
 		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 		if err != nil {
 			return "", errors.New("the secret cannot be read")
+		}
+		if len(key) < secretBytes {
+			return "", errors.New("the secret is too short")
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write(signed)
