@@ -14,6 +14,7 @@ use super::{follower::Follow, progress::FollowError};
 use crate::{
     backup::restore,
     chain_rpc::ChainBlock,
+    services::skip_unreadable,
     store::{deposit_rows, sweep_rows},
 };
 
@@ -115,8 +116,10 @@ impl Follow<'_> {
             return Ok(true);
         }
         let sweep = sweep_rows::sweep(self.chain, transfer.to);
-        let sweep = self.services.load::<SweepJob>(&sweep).await?;
-        // Also where someone has emptied the wallet: its top-up is not made again.
+        let sweep = self.services.load::<SweepJob>(&sweep).await;
+        // One wallet's must not hold up the deposits of all. What cannot be read is told, and so looked at.
+        let sweep = skip_unreadable(sweep, "the sweep of a deposit wallet")?.flatten();
+        // Also where somebody has emptied the wallet: its top-up is not made again.
         let is_swept = |job: &SweepJob| matches!(job.state, SweepState::Swept { .. });
         if sweep.is_some_and(|(job, _)| job.top_up.is_some() && !is_swept(&job)) {
             return Ok(true);

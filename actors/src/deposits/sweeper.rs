@@ -173,9 +173,13 @@ impl ChainSweeper {
                 Some(known) => known.clone(),
                 None => {
                     let key = sweep_rows::rules(token, chain);
-                    let rules = services.load::<SweepRules>(&key).await?;
-                    let route = route(services, token, chain.network()).await?;
-                    let found = rules.map(|(rules, _)| (route, rules));
+                    // Those of one token must not hold up the sweeps of the others.
+                    let rules = services.load::<SweepRules>(&key).await;
+                    let rules = skip_unreadable(rules, format_args!("sweep rules of {token}"))?;
+                    let route = route(services, token, chain.network()).await;
+                    let route = skip_unreadable(route, format_args!("sweep route of {token}"))?;
+                    let found = rules.flatten().zip(route);
+                    let found = found.map(|((rules, _), route)| (route, rules));
                     configured.insert(token, found.clone());
                     found
                 }
