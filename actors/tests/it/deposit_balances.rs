@@ -23,8 +23,9 @@ use serde_json::{Value, json};
 use crate::{
     deposit_chain::{
         FAKE, PAYER, Receiver, Shop, TRANSFER, USDT, confirmed, finalized, log, node, pay,
-        pay_token, value,
+        pay_token, value, world,
     },
+    deposit_sweeps::{self, COIN, PAUSE_MS, coin_of, enable, sent, sweep_of, until},
     evm_anvil::{Anvil, Way},
     world::{CHAIN, admin, call},
 };
@@ -256,6 +257,44 @@ async fn balances__should_be_counted_while_less_is_there_and_tell_nothing() {
     set(500).await;
     assert_eq!(reconcile(&shop, &anvil).await, counted(0, 0));
     assert_eq!(of_balance(&receiver.events()), Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallet_with_less_than_its_transfers_explain__should_not_be_swept_until_it_is_well() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, _) = deposit_sweeps::open_in(world(), &anvil, &receiver).await;
+    let other = shop.deposit_address("order-2").await;
+    for address in [&shop.address, &other] {
+        pay(&anvil, address, COIN).await;
+    }
+    anvil.mine(1).await;
+    let set = async |wei: u64| {
+        let balance = json!([shop.address, format!("{wei:#x}")]);
+        anvil.call("anvil_setBalance", balance).await;
+        anvil.mine(1).await;
+    };
+    set(COIN - 1).await;
+    assert_eq!(reconcile(&shop, &anvil).await, counted(0, 1));
+    enable(&shop, true).await;
+    until(&shop, &anvil, "it waits for a person", async |shop| {
+        let sweep = sweep_of(shop, &shop.address).await;
+        sweep.is_some_and(|sweep| sweep.reason.contains("has less than its transfers explain"))
+    })
+    .await;
+    // That of one wallet keeps no other.
+    until(&shop, &anvil, "the other is swept", async |_| {
+        coin_of(&anvil, &other).await.is_zero()
+    })
+    .await;
+    assert_eq!(sent(&anvil, &shop.address).await, 0);
+    set(COIN).await;
+    assert_eq!(reconcile(&shop, &anvil).await, counted(0, 0));
+    shop.world.pass(PAUSE_MS);
+    until(&shop, &anvil, "it is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+    assert_eq!(sent(&anvil, &shop.address).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,10 +29,12 @@ use covault_core::{
     token::TokenKind,
 };
 use serde_json::{Value, json};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
     evm_anvil::{Anvil, Way},
     http_double::{self, HttpRequest, HttpResponse},
+    log::LogCapture,
     tokens::{make, new_token},
     world::*,
 };
@@ -433,6 +435,47 @@ async fn reorganisations__should_take_back_what_was_told_and_tell_nothing_of_the
         (value(&third), vec![confirmed(), finalized()]),
     ]);
     assert_eq!(receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chain_that_names_no_final_block__should_be_followed_with_final_after_alone() {
+    let log = LogCapture::start(LevelFilter::WARN);
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let url = anvil
+        .behind(move |call| match call["params"][0].as_str() {
+            Some("finalized") => Way::Answered(Value::Null),
+            _ => Way::Open,
+        })
+        .await;
+    let mut shop = Shop::open_unfollowed(world(), &receiver, &[&url], 1).await;
+    log.until("set final_after of the chain", || {}).await;
+    assert_eq!(shop.head(), 0);
+    let deep = FollowPolicy {
+        final_after: Some(3),
+        ..policy()
+    };
+    shop.gateway.stop().await;
+    let chains = chains_with(&shop.world, &[&url], 1, deep);
+    let store = Arc::clone(&shop.world.store);
+    shop.gateway = shop.world.start_with(store, chains).await;
+    shop.until("blocks are followed", async |shop| shop.head() > 0)
+        .await;
+    let hash = pay(&anvil, &shop.address, 5).await;
+    anvil.mine(3).await;
+    shop.until("all blocks are read", async |shop| shop.head() == 23)
+        .await;
+    shop.until("it is confirmed", async |_| receiver.events().len() == 1)
+        .await;
+    // Two blocks are on it: one too few.
+    assert_eq!(
+        receiver.stages(),
+        BTreeMap::from([(value(&hash), vec![confirmed()])])
+    );
+    anvil.mine(1).await;
+    shop.until("it is final", async |_| receiver.events().len() == 2)
+        .await;
+    let both = vec![confirmed(), finalized()];
+    assert_eq!(receiver.stages(), BTreeMap::from([(value(&hash), both)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -84,7 +84,8 @@ async fn logs__should_not_be_believed_to_be_none_where_the_bloom_has_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well() {
     let anvil = node().await;
-    let lie: Arc<Mutex<Option<(&'static str, Value)>>> = Arc::default();
+    // `None`: it answers 502.
+    let lie: Arc<Mutex<Option<(&'static str, Option<Value>)>>> = Arc::default();
     let told = Arc::clone(&lie);
     let is_lying = Arc::new(AtomicBool::new(false));
     let lied = Arc::clone(&is_lying);
@@ -92,7 +93,7 @@ async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well(
         .behind(move |call| match &*told.lock().unwrap() {
             Some((method, answer)) if call["method"] == *method => {
                 lied.store(true, Ordering::SeqCst);
-                Way::Answered(answer.clone())
+                answer.clone().map_or(Way::Lost, Way::Answered)
             }
             _ => Way::Open,
         })
@@ -108,13 +109,16 @@ async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well(
     }]);
     for (method, answer) in [
         // Another block's logs, and no word at all.
-        ("eth_getLogs", invented),
-        ("eth_getLogs", Value::Null),
+        ("eth_getLogs", Some(invented)),
+        ("eth_getLogs", Some(Value::Null)),
         // A head that goes back, and one that is far ahead.
-        ("eth_blockNumber", json!("0x1")),
-        ("eth_blockNumber", json!("0xffffff")),
+        ("eth_blockNumber", Some(json!("0x1"))),
+        ("eth_blockNumber", Some(json!("0xffffff"))),
         // Receipts of nothing.
-        ("eth_getTransactionReceipt", Value::Null),
+        ("eth_getTransactionReceipt", Some(Value::Null)),
+        // It is broken, in parts.
+        ("eth_getBlockByNumber", None),
+        ("eth_getLogs", None),
     ] {
         is_lying.store(false, Ordering::SeqCst);
         *lie.lock().unwrap() = Some((method, answer));
@@ -139,18 +143,39 @@ async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn liar_beside_an_honest_node__should_neither_hide_nor_invent_anything() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
-    let hides = |call: &Value| match call["method"].as_str() {
-        Some("eth_getLogs") => Way::Answered(json!([])),
-        _ => Way::Open,
+    let word = |text: &str| format!("0x{:0>64}", text.trim_start_matches("0x"));
+    let (calls, address) = (AtomicU64::new(0), Arc::new(Mutex::new(String::new())));
+    let customer = Arc::clone(&address);
+    // By turns it hides what there is, and has one more, in the very block that it is asked for.
+    let lies = move |call: &Value| {
+        let block = call["params"][0]["blockHash"].clone();
+        if call["method"] != "eth_getLogs" || block.is_null() {
+            return Way::Open;
+        }
+        let to = word(&customer.lock().unwrap());
+        let invented = json!([{
+            "address": USDT, "topics": [format!("0x{TRANSFER}"), word(PAYER), to],
+            "data": word("0x64"), "blockHash": block, "blockNumber": "0x15",
+            "transactionHash": word("0xbad"), "transactionIndex": "0x0", "logIndex": "0x0", "removed": false,
+        }]);
+        match calls.fetch_add(1, Ordering::SeqCst) % 2 {
+            0 => Way::Answered(invented),
+            _ => Way::Answered(json!([])),
+        }
     };
-    let liar = anvil.behind(hides).await;
+    let liar = anvil.behind(lies).await;
     let urls = [liar.as_str(), &anvil.url, &anvil.url];
     let shop = Shop::open(&receiver, &urls, 2).await;
-    let token = pay_token(&anvil, USDT, &shop.address, 5).await;
-    anvil.mine(10).await;
-    shop.until("it is final", async |_| receiver.events().len() >= 2)
-        .await;
-    let expected = BTreeMap::from([(log(&token), vec![confirmed(), finalized()])]);
+    address.lock().unwrap().clone_from(&shop.address);
+    let mut expected = BTreeMap::new();
+    for _ in 0..3 {
+        let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+        anvil.mine(10).await;
+        expected.insert(log(&token), vec![confirmed(), finalized()]);
+        let count = 2 * expected.len();
+        shop.until("it is final", async |_| receiver.events().len() >= count)
+            .await;
+    }
     assert_eq!(receiver.stages(), expected);
 }
 

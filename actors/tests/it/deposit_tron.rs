@@ -9,7 +9,7 @@ use std::{
 use covault_actors::{
     chain_rpc::{ChainClients, ChainEndpoints, ChainKey, FollowPolicy},
     gateway::{Caller, Gateway, VaultScope},
-    operations::{AddWatchAddress, ConfigureSweep},
+    operations::{AddSweepAsset, AddWatchAddress, ConfigureSweep, CreateDepositWallet},
 };
 use covault_core::{
     deposit::{
@@ -17,7 +17,10 @@ use covault_core::{
         transfer::{Account, FollowedChain},
     },
     networks::Network,
-    schema::{admin::ConfigureSweepRequest, wire},
+    schema::{
+        admin::{AddSweepAssetRequest, ConfigureSweepRequest},
+        wire,
+    },
     token::TokenKind,
 };
 use serde_json::{Value, json};
@@ -153,6 +156,8 @@ struct Watcher {
     chain: Arc<Mutex<TronChain>>,
     gateway: Gateway,
     receiver: Receiver,
+    /// Of the sweep token.
+    caller: Caller,
     now_ms: u64,
 }
 
@@ -226,8 +231,42 @@ impl Watcher {
             chain,
             gateway,
             receiver,
+            caller,
             now_ms,
         }
+    }
+
+    /// The address of a new deposit wallet of the token, which takes TRX and this token.
+    async fn deposit_wallet(&self, reference: &str, contract: &str) -> String {
+        let vault = vault(&self.gateway, "main").await;
+        let token = self.caller.token.to_string();
+        let request = ConfigureSweepRequest {
+            token: token.clone(),
+            network: "TRON".into(),
+            vault_uuid: Some(vault.to_string()),
+            target: Some(WATCHED.into()),
+            ..Default::default()
+        };
+        crate::world::call::<ConfigureSweep>(&self.gateway, &admin(), request)
+            .await
+            .unwrap();
+        let asset = AddSweepAssetRequest {
+            token,
+            network: "TRON".into(),
+            contract: contract.into(),
+            minimum: "1".into(),
+            ..Default::default()
+        };
+        crate::world::call::<AddSweepAsset>(&self.gateway, &admin(), asset)
+            .await
+            .unwrap();
+        let request = wire::CreateDepositWalletRequest {
+            network: "TRON".into(),
+            r#ref: reference.into(),
+            ..Default::default()
+        };
+        let made = crate::world::call::<CreateDepositWallet>(&self.gateway, &self.caller, request);
+        made.await.unwrap().address
     }
 
     fn mine(&self, fork: u8, transactions: Vec<Transaction>) {
@@ -322,6 +361,72 @@ async fn watched_addresses__should_be_told_of_trx_and_usdt_in_both_directions() 
         .await;
     let expected: BTreeMap<_, _> = told.map(|of| (of, vec![confirmed(), finalized()])).into();
     assert_eq!(watcher.receiver.stages(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deposit_wallet__should_be_told_of_trx_and_named_tokens_with_its_reference() {
+    /// Named by the token's owner; that of the watched addresses is not.
+    const NAMED: &str = "TEkxiTehnzSmSe2XqrBj4w32RUN966rdz8";
+    let watcher = Watcher::start().await;
+    let wallet = watcher.deposit_wallet("order-7", NAMED).await;
+    watcher
+        .until("blocks are followed", |it| it.head() == 4)
+        .await;
+    let own = account(&wallet);
+    watcher.mine(
+        0,
+        vec![
+            trx(1, OTHER, own, "SUCCESS"),
+            call(2, NAMED, own, json!({})),
+            call(3, USDT, own, json!({})),
+            trx(4, OTHER, own, "OUT_OF_ENERGY"),
+            call(5, NAMED, own, json!({"result": "FAILED"})),
+            trx(6, own, account(WATCHED), "SUCCESS"),
+        ],
+    );
+    watcher.mine(0, vec![]);
+    watcher.chain.lock().unwrap().solid = 5;
+    // The last one also arrives at the address that is watched.
+    watcher
+        .until("all are final", |it| it.receiver.events().len() >= 8)
+        .await;
+    let events = watcher.receiver.events();
+    let of_wallet = events
+        .iter()
+        .filter(|event| event["address"] == json!(wallet));
+    let mut told: Vec<_> = of_wallet
+        .map(|event| {
+            assert_eq!(event["ref"], "order-7", "{event}");
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            let is_send = event["is_send"].as_bool().unwrap();
+            (
+                text("tx_hash"),
+                text("event"),
+                text("token_address"),
+                text("amount"),
+                is_send,
+            )
+        })
+        .collect();
+    told.sort();
+    let mut expected = Vec::new();
+    for (number, token, amount, is_send) in [
+        (1, "", "5", false),
+        (2, NAMED, "7", false),
+        (6, "", "5", true),
+    ] {
+        for event in [confirmed(), finalized()] {
+            expected.push((
+                id(number),
+                event,
+                token.to_owned(),
+                amount.to_owned(),
+                is_send,
+            ));
+        }
+    }
+    assert_eq!(told, expected);
+    assert_eq!(events.len(), 8, "{events:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
