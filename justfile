@@ -61,6 +61,10 @@ crash rounds="200":
 deposits-long transfers="1000" wallets="300" kills="30":
     COVAULT_DEPOSIT_TRANSFERS={{transfers}} COVAULT_DEPOSIT_WALLETS={{wallets}} COVAULT_DEPOSIT_KILLS={{kills}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture deposit_oracle::
 
+# a cluster sweeps twenty wallets, one after the other, and its orchestrator is killed at each step of a sweep
+sweeps-long rounds="20":
+    COVAULT_SWEEP_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture deposits::deposits__should_reach
+
 # kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
 nonce-crash-long runs="20000" seed="1":
     COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture nonce_crash::

@@ -22,8 +22,9 @@ use super::support::*;
 const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 const TOKEN: &str = "0x00000000000000000000000000000000000d0111";
-/// Runtime code: whoever calls it with recipient and amount makes it say that so much was transferred.
-const CODE: &str = "0x602035600052600035337fddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef60206000a300";
+/// Runtime code of a token that keeps balances: `balanceOf` and `transfer`, and whoever calls it with recipient and amount
+/// alone makes new ones.
+const CODE: &str = "0x60003560e01c806370a0823114610077578063a9059cbb1461005e576020356000355b80548201815581600052337fddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef60206000a3600160005260206000f35b6024353354818110610084578190033355600435610022565b6004355460005260206000f35b60006000fd";
 
 /// Webhooks as they came, in the form that the verifiers take.
 pub type Webhooks = Arc<Mutex<Vec<Value>>>;
@@ -157,6 +158,83 @@ pub fn operator(cluster: &TestCluster, arguments: &[&str]) -> String {
     out
 }
 
+/// Has the cluster sweep the wallet that tokens were paid to, and in the long form more wallets, one after the other, while
+/// its orchestrator is killed whenever a sweep has come a step further.
+async fn sweep(cluster: &mut TestCluster, anvil: &Anvil, vault: &str, first: &str, token: &str) {
+    let rounds = std::env::var("COVAULT_SWEEP_ROUNDS").ok();
+    let is_long = rounds.is_some();
+    let rounds = rounds.map_or(1, |rounds| rounds.parse::<u64>().unwrap());
+    let gas_wallet = cluster.api.wallet(vault, "NETWORK_TYPE_EVM").await;
+    let funds = json!([gas_wallet, "0xde0b6b3a7640000"]);
+    anvil.call("anvil_setBalance", funds).await;
+    let rules = [
+        "sweep",
+        "rules",
+        "--token",
+        "shop",
+        "--chain",
+        "31337",
+        "--enabled",
+        "true",
+        "--gas-wallet",
+        &gas_wallet,
+        "--max-gas-price",
+        "1000000000000000",
+        "--max-top-up",
+        "10000000000000000",
+    ];
+    operator(cluster, &rules);
+    let number = async |method: &str, params: Value| {
+        let said = anvil.call(method, params).await;
+        let digits = said.as_str().unwrap().trim_start_matches("0x").to_owned();
+        u64::from_str_radix(digits.trim_start_matches('0'), 16).unwrap_or_default()
+    };
+    let tokens_of = async |address: &str| {
+        let data = format!("0x70a08231{:0>64}", &address[2..]);
+        number("eth_call", json!([{"to": TOKEN, "data": data}, "latest"])).await
+    };
+    let sent =
+        async |address: &str| number("eth_getTransactionCount", json!([address, "latest"])).await;
+    for round in 1..=rounds {
+        let address = match round {
+            1 => first.to_owned(),
+            _ => {
+                let api = ApiClient::new(&cluster.api.base, token);
+                let body = json!({"network": "EVM", "ref": format!("sweep-{round}")});
+                let (status, answer) = api.post("sweep/wallets", body).await;
+                assert_eq!(status, 200, "{answer}");
+                let address = answer["address"].as_str().unwrap().to_owned();
+                let data = format!("0x{:0>64}{:064x}", &address[2..], 7);
+                let paid = json!({"from": PAYER, "to": TOKEN, "data": data, "gas": "0x186a0"});
+                send(anvil, paid).await;
+                address
+            }
+        };
+        let mut before = String::new();
+        for turn in 0.. {
+            // Also those that make blocks final.
+            anvil.call("anvil_mine", json!(["0x28"])).await;
+            let status = operator(cluster, &["sweep", "status", "--token", "shop", "--json"]);
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let sweep = &status["chains"][0]["sweeps"][0];
+            let state = sweep["state"].as_str().unwrap_or_default().to_owned();
+            assert!(turn < 2_400, "waited in vain: {status}");
+            if state.is_empty() && tokens_of(TARGET).await == 7 * round {
+                break;
+            }
+            if state != before && is_long {
+                cluster.serve.kill();
+                cluster.start_serve();
+                cluster.ready().await;
+            }
+            before = state;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        assert_eq!(tokens_of(&address).await, 0);
+        assert_eq!((sent(&address).await, sent(&gas_wallet).await), (1, round));
+    }
+}
+
 async fn send(anvil: &Anvil, transaction: Value) -> String {
     let hash = anvil
         .call("eth_sendTransaction", json!([transaction]))
@@ -182,8 +260,10 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{tables}\n{text}")).unwrap();
     };
-    let mut cluster = TestCluster::start_prepared(60_000, "", prepare).await;
-    cluster.create_vault("treasury");
+    // Signers let money go to the target and to wallets of the vault alone.
+    let policy = format!("own_wallets = true\nrecipients.evm = [\"{TARGET}\"]\n");
+    let mut cluster = TestCluster::start_prepared(60_000, &policy, prepare).await;
+    let vault = cluster.create_vault("treasury");
     cluster.until_live(&[0, 1, 2]).await;
     let made = operator(
         &cluster,
@@ -192,7 +272,7 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
             "--access", "full",
         ],
     );
-    let token = made.split_whitespace().last().unwrap().to_owned();
+    let shop = made.split_whitespace().last().unwrap().to_owned();
     let configure = [
         "sweep",
         "configure",
@@ -230,7 +310,7 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
             "1",
         ],
     );
-    let api = ApiClient::new(&cluster.api.base, &token);
+    let api = ApiClient::new(&cluster.api.base, &shop);
     let wallet = eventually("the vault has its keys", async || {
         let body = json!({"network": "EVM", "ref": "order-7"});
         let (status, answer) = api.post("sweep/wallets", body).await;
@@ -311,6 +391,12 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
             assert!(said.starts_with("refused: "), "{said}: {other}");
         }
     }
+    // Of a setting that was left empty: anybody can sign with it.
+    let mut unset = webhook.clone();
+    (unset["secret"], unset["keys"]) = (json!("whsec_"), Value::Null);
+    for said in verified(&unset, &go) {
+        assert!(said.contains("the secret is too short"), "{said}");
+    }
     // What `v1` covers.
     for other in [&others[0], &others[1], &others[3], &others[4]] {
         for said in verified_by_libraries(other) {
@@ -321,6 +407,13 @@ async fn deposits__should_reach_their_receiver_signed_also_over_a_crash() {
     assert_eq!(by_ed25519, "refused: v1a is wrong");
     let listed = operator(&cluster, &["webhook", "list", "--token", "shop"]);
     assert_eq!(listed.matches("  delivered  ").count(), 4, "{listed}");
+
+    let before = events(&webhooks).len();
+    sweep(&mut cluster, &anvil, &vault, &address, &shop).await;
+    // What the gas wallet has paid is no deposit: only tokens have moved.
+    for event in &events(&webhooks)[before..] {
+        assert!(!event["token_address"].is_null(), "{event}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
