@@ -403,7 +403,11 @@ async fn client__should_not_pass_its_own_call_off_as_a_batch_payment() {
             .get(&format!("/requests/{}", made.uuid), &person.cookie)
             .await;
         assert!(shown.text.contains(expected), "{expected}: {}", shown.text);
-        assert!(shown.text.contains("Notes of the requester"), "{}", shown.text);
+        assert!(
+            shown.text.contains("Notes of the requester"),
+            "{}",
+            shown.text
+        );
         assert!(!shown.text.contains("href=\"/batches/"), "{}", shown.text);
     }
 }
