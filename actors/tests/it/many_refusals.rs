@@ -69,19 +69,19 @@ async fn a_thousand_refusals__should_not_cost_the_next_payment_a_question_each()
     let (bad, (good, _)) = (liar.start(&anvil).await, honest(&anvil).await);
     let (gateway, address, _) = refused_by_all(&world, &anvil, &liar, &[&good, &bad]).await;
     let all = all();
-    let (key, _) = store.inner.scan(&all).await.unwrap().pop().unwrap();
+    let (key, _) = store.scan(&all).await.unwrap().pop().unwrap();
     let refused = RequestId::from_bytes(*key.bytes.last_chunk().unwrap());
     let mut more = Batch::new();
-    copy_refused(&*store.inner, &refused, 0..1_000, &mut more).await;
-    store.inner.commit(more).await.unwrap();
-    let counted = || {
-        let [questions, requests] = [&store.questions, &store.requests];
+    copy_refused(&*store, &refused, 0..1_000, &mut more).await;
+    store.commit(more).await.unwrap();
+    let numbers = || {
+        let [questions, requests] = [&counts.questions, &counts.requests];
         [questions, requests].map(|count| count.load(Ordering::SeqCst))
     };
-    let before = counted();
+    let before = numbers();
     let again = create(&gateway, send(&address)).await.uuid;
     assert_eq!(outcome(&gateway, &again).await.error, None);
-    let [questions, requests] = counted();
+    let [questions, requests] = numbers();
     assert!(questions - before[0] < 100, "{questions}");
     // Each once, however often the rows are looked at.
     assert!(requests - before[1] < 1_100, "{requests}");
@@ -190,7 +190,7 @@ impl Crowded {
             let id = refused.parse().unwrap();
             // Not many of one payment beside each other.
             let ids = (0..BEFORE).map(|before| u128::from(before * PAYMENTS + payment));
-            copy_refused(&*store.inner, &id, ids, &mut copies).await;
+            copy_refused(&*store, &id, ids, &mut copies).await;
             first.get_or_insert(refused);
         }
         store.commit(copies).await.unwrap();

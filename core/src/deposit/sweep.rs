@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::transfer::{Account, FollowedChain};
 use crate::{
+    backoff::Backoff,
     fault::Fault,
     ids::{DerivedFrom, RequestId},
 };

@@ -131,9 +131,9 @@ impl NodePool {
         Ok(answers)
     }
 
-    /// Asks one node after the other, until one does not object, or enough do. Gives back those that were not asked, none
-    /// where enough object; which node has said what counts; and whether a node may have taken the request before and its
-    /// answer was lost.
+    /// Asks one node after the other, until one does not object, or enough do. Gives back those that the request did not get
+    /// to, none where enough object; which node has said what counts; and whether a node may have taken the request before
+    /// and its answer was lost.
     pub(super) async fn in_turn(
         &self,
         call: &NodeRequest,
@@ -145,7 +145,7 @@ impl NodePool {
         let mut doubt = false;
         let mut objections = Objections::default();
         let needed = self.witnesses_needed();
-        let mut order = VecDeque::from(self.order(call.is_costly));
+        let (mut order, mut skipped) = (VecDeque::from(self.order(call.is_costly)), Vec::new());
         while let Some(index) = order.pop_front() {
             let patience = self.patience(order.len());
             match self.put_of(index, patience, call, keep).await {
@@ -155,6 +155,7 @@ impl NodePool {
                     objections.0.extend(objects);
                     if passes || objections.count() >= needed {
                         self.preferred.store(index, Ordering::Relaxed);
+                        order.extend(skipped);
                         let others = if passes { order } else { VecDeque::new() };
                         return (others, Ok(index), doubt);
                     }
@@ -164,6 +165,9 @@ impl NodePool {
                 Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
                 Err(failure) => {
                     doubt |= failure.may_have_taken_it();
+                    if !failure.may_have_taken_it() {
+                        skipped.push(index);
+                    }
                     trouble = Some(failure);
                 }
             }

@@ -117,55 +117,6 @@ impl NodePool {
         (said, doubt)
     }
 
-    /// Asks one node after the other, until one does not object, or enough do. Gives back those that the request did not get
-    /// to, none where enough object; and whether a node may have taken it before and its answer was lost.
-    pub(super) async fn in_turn<T: Send>(
-        &self,
-        call: &NodeRequest,
-        read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
-        objection: impl Fn(&T) -> Option<Objection>,
-    ) -> (VecDeque<usize>, Result<T, PoolError>, bool) {
-        let mut trouble = None;
-        let mut wrong_chain = None;
-        let mut doubt = false;
-        let mut objections = Objections::default();
-        let needed = self.witnesses_needed();
-        let (mut order, mut skipped) = (VecDeque::from(self.order(call.is_costly)), Vec::new());
-        while let Some(index) = order.pop_front() {
-            let patience = self.patience(order.len());
-            match self.ask_within(index, patience, call, &read).await {
-                Ok(said) => {
-                    let objects = objection(&said).map(|one| (index.saturating_add(1), one));
-                    let passes = objects.is_none();
-                    objections.0.extend(objects);
-                    if passes || objections.count() >= needed {
-                        self.preferred.store(index, Ordering::Relaxed);
-                        order.extend(skipped);
-                        let others = if passes { order } else { VecDeque::new() };
-                        return (others, Ok(said), doubt);
-                    }
-                }
-                Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
-                // The caller's patience ends it, where none of them has a place in time.
-                Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
-                Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
-                    if !failure.may_have_taken_it() {
-                        skipped.push(index);
-                    }
-                    trouble = Some(failure.reason().to_owned());
-                }
-            }
-        }
-        let why_not = trouble.clone().or_else(|| wrong_chain.clone());
-        let error = match (objections.reason(needed, why_not), trouble, wrong_chain) {
-            (Some(reason), _, _) => self.unknown(&reason),
-            (None, None, Some(reason)) => PoolError::WrongChain(reason),
-            (None, trouble, _) => self.unknown(&trouble.unwrap_or_default()),
-        };
-        (VecDeque::new(), Err(error), doubt)
-    }
-
     /// Sends to the others, too, what a node did not object to, in tasks of their own and in the place of its request: that one
     /// may keep it to itself, and deny it or call it final until it is too late. What the others say changes nothing. One that
     /// is slow is left out while so much waits for it; what it does not get the tracker sends.

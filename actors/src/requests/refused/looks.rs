@@ -16,10 +16,8 @@ use tokio::time::Instant;
 
 use crate::requests::{account::ChainAccount, void_answers::VoidAnswers};
 
-/// So many of them, one after the other and each a part of that time after the one before, it takes at least.
-const MIN_ANSWERS: u32 = 4;
-/// After so long without one it begins anew: what was said in between nobody here has heard.
-const MOST_PAUSE: Duration = Duration::from_secs(600);
+/// Most payloads in memory: about 10 MB. With one more all are read anew.
+const MOST_PAYLOADS: usize = 65_536;
 /// Between two looks at the refused transactions of an account beside its requests: less than a minute, so that a wallet that
 /// pays once a minute looks each time.
 const LOOK_PAUSE: Duration = Duration::from_secs(55);

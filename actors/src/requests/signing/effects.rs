@@ -14,9 +14,7 @@ use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{
-    BuildBlocker, Msg, OTHERS, SigningState, holding::tell_of_approvals, waiting::chain_asked,
-};
+use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals, waiting::chain_asked};
 use crate::{
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
     port::SigningAttempt,

@@ -58,9 +58,6 @@ const BEHIND: &str = "the vault has just started and is resuming earlier request
 /// Why there is another session.
 const SESSION_LOST: &str = "the session ended without signatures";
 
-/// Why there is nothing to build on where the nodes have said all.
-const OTHERS: &str = "timed out waiting for other requests of the same wallet";
-
 /// Why a request failed that no chain node came to.
 const TOO_MUCH: &str = "no chain node answered in time: they are overloaded";
 
@@ -373,6 +370,7 @@ impl Actor for SigningActor {
                 let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
+            Msg::ChainDataArrived(Err(BuildBlocker::NoTurn)) => live.retry_turn(&myself).await?,
             Msg::ChainDataArrived(Err(BuildBlocker::Loaded(reason, load))) => {
                 live.wait_for_nodes(&myself, &reason, load).await?;
             }

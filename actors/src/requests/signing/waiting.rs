@@ -10,7 +10,7 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{BuildBlocker, Msg, OTHERS, SigningState, TOO_MUCH};
+use super::{BuildBlocker, Msg, SigningState, TOO_MUCH};
 use crate::{
     chain_rpc::{ChainError, ChainRefusal, NodeLoad, SendTry, Standing},
     requests::{
@@ -19,7 +19,6 @@ use crate::{
         tracking::{Doubt, Verdict},
     },
     services::DEADLINE_GRACE_MS,
-    tracking::{Doubt, Verdict},
     vaults::vault,
 };
 
