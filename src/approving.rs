@@ -46,7 +46,7 @@ pub struct WantedTerms<'a> {
 pub static NO_BATCH_CONTRACTS: BatchContracts = BatchContracts::new();
 
 /// A request with what is to be signed of it.
-pub struct Asked {
+pub struct RequestToApprove {
     pub uuid: String,
     /// What is approved.
     pub approval: Approval,
@@ -60,7 +60,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// As [`list_challenge`].
-pub fn gesture(all: &[Asked]) -> Result<([u8; 32], Vec<[u8; 32]>), Fault> {
+pub fn gesture(all: &[RequestToApprove]) -> Result<([u8; 32], Vec<[u8; 32]>), Fault> {
     gesture_of(all.iter().map(|it| &it.approval))
 }
 
@@ -81,8 +81,10 @@ pub fn gesture_of<'a>(
 }
 
 /// The requests of each call: all of one vault, with one highest fee and end. What is in each group is in its order.
-pub fn calls(all: &[Asked]) -> impl Iterator<Item = ((u128, u64), Vec<&Asked>)> {
-    let mut groups: BTreeMap<_, Vec<&Asked>> = BTreeMap::new();
+pub fn calls(
+    all: &[RequestToApprove],
+) -> impl Iterator<Item = ((u128, u64), Vec<&RequestToApprove>)> {
+    let mut groups: BTreeMap<_, Vec<&RequestToApprove>> = BTreeMap::new();
     for one in all {
         let of = &one.approval;
         let group = (of.vault, of.most_fee, of.valid_until_ms);
@@ -93,7 +95,7 @@ pub fn calls(all: &[Asked]) -> impl Iterator<Item = ((u128, u64), Vec<&Asked>)> 
 }
 
 /// What the bytes say that an approval of a request is about.
-pub struct Decoded<'a> {
+pub struct DecodedApproval<'a> {
     /// What it does.
     pub payload: Payload,
     /// The network of its wallet.
@@ -108,7 +110,7 @@ pub struct Decoded<'a> {
 ///
 /// # Errors
 /// When it does not wait, or is not what it is said to be.
-pub fn decode(request: &wire::SigningRequest) -> anyhow::Result<Decoded<'_>> {
+pub fn decode(request: &wire::SigningRequest) -> anyhow::Result<DecodedApproval<'_>> {
     let uuid = &request.uuid;
     let subject = request.approval_subject.as_ref();
     let subject = subject.with_context(|| format!("{uuid} is not waiting for approval"))?;
@@ -127,7 +129,7 @@ pub fn decode(request: &wire::SigningRequest) -> anyhow::Result<Decoded<'_>> {
     if let Some(fields) = fields.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
-    Ok(Decoded {
+    Ok(DecodedApproval {
         payload,
         network,
         subject,
@@ -143,7 +145,7 @@ pub fn asked(
     request: &wire::SigningRequest,
     terms: WantedTerms<'_>,
     now_ms: u64,
-) -> anyhow::Result<Asked> {
+) -> anyhow::Result<RequestToApprove> {
     let WantedTerms {
         most_fee,
         until_ms,
@@ -152,7 +154,7 @@ pub fn asked(
         batch_contracts,
     } = terms;
     let uuid = request.uuid.clone();
-    let Decoded {
+    let DecodedApproval {
         payload,
         network,
         subject,
@@ -212,7 +214,7 @@ pub fn asked(
     for said in contents(&fields) {
         shown.push_str(&format!("\nthe content reads {said:?}"));
     }
-    Ok(Asked {
+    Ok(RequestToApprove {
         uuid,
         approval,
         pays_on: (payload.is_transaction() && payload.pays_fee())
@@ -225,7 +227,7 @@ pub fn asked(
 ///
 /// # Errors
 /// When there are several.
-pub fn check_one_coin(all: &[Asked]) -> anyhow::Result<()> {
+pub fn check_one_coin(all: &[RequestToApprove]) -> anyhow::Result<()> {
     let mut chains = all.iter().filter_map(|it| it.pays_on.as_ref());
     let Some(first) = chains.next() else {
         return Ok(());
@@ -458,15 +460,15 @@ mod tests {
             });
             let recipients = recipients.collect();
             let kind = match token {
-                None => {
-                    covault_core::batch::WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+                None => covault_core::batch::BatchWireKind::EvmBatchSendNative(
+                    wire::EvmBatchSendNative {
                         chain_id: 1,
                         from: from.into(),
                         recipients,
-                    })
-                }
+                    },
+                ),
                 Some(token) => {
-                    covault_core::batch::WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+                    covault_core::batch::BatchWireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
                         chain_id: 1,
                         from: from.into(),
                         token_contract_address: token.into(),

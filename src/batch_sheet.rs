@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use covault_core::{
     amount::{U256, parse_u256},
-    batch::{BatchPayload, MAX_RECIPIENT_NOTES, WireKind},
+    batch::{BatchPayload, BatchWireKind, MAX_RECIPIENT_NOTES},
     fault::Fault,
     field,
     networks::{
@@ -59,7 +59,7 @@ pub struct SheetRow {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {row}, {column}: {what}")]
-pub struct Problem {
+pub struct SheetProblem {
     /// As [`SheetRow::number`].
     pub row: usize,
     /// The column's name; `file`: the row as a whole.
@@ -70,10 +70,10 @@ pub struct Problem {
 
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sheet {
+pub struct PaymentSheet {
     pub rows: Vec<SheetRow>,
     /// All that is wrong, by rows. Nothing is paid of a file with any.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SheetProblem>,
 }
 
 impl PaidAsset {
@@ -96,21 +96,21 @@ impl PaidAsset {
         &self,
         from: &str,
         recipients: Vec<wire::BatchPaymentRecipient>,
-    ) -> Result<WireKind, Fault> {
+    ) -> Result<BatchWireKind, Fault> {
         let from = from.to_owned();
         Ok(match (self.network, self.chain_id, self.token.clone()) {
             (Network::Evm, None, _) => {
                 return Err(Fault::field("chainId", "is required, e.g. 1 for Ethereum"));
             }
             (Network::Evm, Some(chain_id), None) => {
-                WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+                BatchWireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
                     chain_id,
                     from,
                     recipients,
                 })
             }
             (Network::Evm, Some(chain_id), Some(token)) => {
-                WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+                BatchWireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
                     chain_id,
                     from,
                     token_contract_address: token,
@@ -118,13 +118,13 @@ impl PaidAsset {
                 })
             }
             (Network::Bitcoin, _, None) => {
-                WireKind::BtcBatchSendNative(wire::BtcBatchSendNative { from, recipients })
+                BatchWireKind::BtcBatchSendNative(wire::BtcBatchSendNative { from, recipients })
             }
             (Network::Sui, _, None) => {
-                WireKind::SuiBatchSendNative(wire::SuiBatchSendNative { from, recipients })
+                BatchWireKind::SuiBatchSendNative(wire::SuiBatchSendNative { from, recipients })
             }
             (Network::Sui, _, Some(coin_tag)) => {
-                WireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
+                BatchWireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
                     from,
                     coin_tag,
                     recipients,
@@ -144,7 +144,7 @@ impl PaidAsset {
     }
 }
 
-impl Sheet {
+impl PaymentSheet {
     /// All amounts together, in the smallest unit.
     pub fn total(&self) -> U256 {
         let amounts = self.rows.iter().filter_map(|row| row.units);
@@ -163,7 +163,7 @@ impl Sheet {
 
     fn problem(&mut self, row: usize, column: &'static str, what: impl Into<String>) {
         if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(Problem {
+            self.problems.push(SheetProblem {
                 row,
                 column,
                 what: what.into(),
@@ -179,20 +179,20 @@ impl Sheet {
 }
 
 /// Reads a file whose amounts have at most so many decimals: 0 where they are in the smallest unit.
-pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> Sheet {
+pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> PaymentSheet {
     if file.len() > MAX_BYTES {
-        return Sheet::of_file("is larger than 256 KiB");
+        return PaymentSheet::of_file("is larger than 256 KiB");
     }
     let file = file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file);
     let Ok(text) = str::from_utf8(file) else {
-        return Sheet::of_file("is not UTF-8: save it as CSV in UTF-8");
+        return PaymentSheet::of_file("is not UTF-8: save it as CSV in UTF-8");
     };
     let heading = text.lines().next().unwrap_or_default();
     let separator = if heading.contains(';') { ';' } else { ',' };
     let mut records = match records(text, separator) {
         Ok(records) => records,
         Err(row) => {
-            let mut sheet = Sheet::default();
+            let mut sheet = PaymentSheet::default();
             let what =
                 "a quotation mark is not closed, or stands in a cell that has none around it";
             sheet.problem(row, "file", what);
@@ -206,9 +206,9 @@ pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> Sheet {
     let names: Vec<_> = names.collect();
     let [with_notes, without] = [&COLUMNS[..], &COLUMNS[..2]];
     if names != with_notes && names != without {
-        return Sheet::of_file("must begin with the heading recipient,amount,notes");
+        return PaymentSheet::of_file("must begin with the heading recipient,amount,notes");
     }
-    let mut sheet = Sheet::default();
+    let mut sheet = PaymentSheet::default();
     let mut seen = HashMap::new();
     for (number, cells) in records {
         if sheet.rows.len() >= MAX_ROWS {
@@ -235,7 +235,7 @@ pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> Sheet {
 }
 
 /// Refuses the rows that pay an address, which is in canonical form.
-pub fn refuse_recipient(sheet: &mut Sheet, address: &str, why: &str) {
+pub fn refuse_recipient(sheet: &mut PaymentSheet, address: &str, why: &str) {
     let rows = sheet.rows.iter().filter(|row| row.recipient == address);
     let numbers: Vec<_> = rows.map(|row| row.number).collect();
     for number in numbers {
@@ -247,7 +247,7 @@ pub fn refuse_recipient(sheet: &mut Sheet, address: &str, why: &str) {
 ///
 /// # Errors
 /// The problem by row and column where it is one of a row; else [`covault_core::fault::Class::Invalid`] naming the field.
-pub fn check(sheet: &mut Sheet, kind: &WireKind) -> Result<(), Fault> {
+pub fn check(sheet: &mut PaymentSheet, kind: &BatchWireKind) -> Result<(), Fault> {
     let Err(fault) = BatchPayload::parse(kind) else {
         return Ok(());
     };
@@ -272,7 +272,7 @@ pub fn check(sheet: &mut Sheet, kind: &WireKind) -> Result<(), Fault> {
 }
 
 fn row(
-    sheet: &mut Sheet,
+    sheet: &mut PaymentSheet,
     number: usize,
     cells: &[String],
     of: &PaidAsset,

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             let fault = error.root_cause().downcast_ref::<Fault>();
             let code = fault.map(|fault| format!(" [{}]", fault.stable_code()));
             eprintln!("covault: {error:#}{}", code.unwrap_or_default());
-            match error.downcast_ref::<cli::Finding>() {
+            match error.downcast_ref::<cli::CommandFinding>() {
                 Some(finding) => ExitCode::from(finding.code()),
                 None => ExitCode::FAILURE,
             }

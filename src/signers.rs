@@ -17,7 +17,7 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     signature::Signature,
 };
@@ -126,7 +126,7 @@ impl SignerCluster for ClusterSigners {
         of: &Generation,
         party: (VaultId, TokenId),
         client_signer: Option<NodeId>,
-        unsigned: Unsigned,
+        unsigned: UnsignedWork,
     ) -> Option<Duration> {
         let (holders, threshold) = (&of.holders, of.threshold);
         self.cluster

@@ -58,7 +58,7 @@ impl ServerTls {
             (true, true) => {}
             _ => bail!("tls.certificate_file and tls.key_file: set both, or neither"),
         }
-        let (seen, certified) = Contents::read(certificate_file, key_file)?.certified();
+        let (seen, certified) = TlsFiles::read(certificate_file, key_file)?.certified();
         let tls = Self(Arc::new(CertificateFiles {
             certificate: certificate_file.clone(),
             key: key_file.clone(),
@@ -89,7 +89,7 @@ impl CertificateFiles {
     /// Takes what is in the files, when it is new and was there at the look before: a chain that is half written may
     /// end after any of its certificates. What cannot be used changes nothing.
     fn look(&self) {
-        let contents = match Contents::read(&self.certificate, &self.key) {
+        let contents = match TlsFiles::read(&self.certificate, &self.key) {
             Ok(contents) => contents,
             Err(error) => {
                 tracing::warn!(
@@ -132,12 +132,12 @@ async fn follow(files: Weak<CertificateFiles>) {
 }
 
 /// What is in the two files.
-struct Contents {
+struct TlsFiles {
     certificates: Vec<u8>,
     key: secrecy::SecretString,
 }
 
-impl Contents {
+impl TlsFiles {
     fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let certificates = std::fs::read(certificate)
             .with_context(|| format!("tls.certificate_file {}", certificate.display()))?;

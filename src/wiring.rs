@@ -38,7 +38,7 @@ use crate::{
     adapters::{OsEntropy, SystemClock},
     api::{
         Api,
-        admission::{Admission, AdmissionLimits, Rate},
+        admission::{Admission, AdmissionLimits, CallRate},
         auth::{Tokens, new_token},
     },
     callback::HttpCallback,
@@ -514,11 +514,11 @@ fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
             .max(serve.max_body_bytes.saturating_add(grpc::PREFIX)),
         max_unread_bytes: serve.max_unread_bytes.max(LEAST_UNREAD_BYTES),
         max_listeners: serve.max_event_listeners,
-        per_token: Rate {
+        per_token: CallRate {
             per_second: limits.per_token_per_second,
             burst: limits.per_token_burst,
         },
-        per_address: Rate {
+        per_address: CallRate {
             per_second: limits.per_ip_per_second,
             burst: limits.per_ip_burst,
         },

@@ -13,7 +13,7 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     signature::Signature,
     turns::RequestTurn,
@@ -226,7 +226,7 @@ pub trait SignerCluster: Send + Sync {
         _of: &Generation,
         _party: (VaultId, TokenId),
         _client_signer: Option<NodeId>,
-        _unsigned: Unsigned,
+        _unsigned: UnsignedWork,
     ) -> Option<Duration> {
         Some(Duration::ZERO)
     }

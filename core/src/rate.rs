@@ -11,7 +11,7 @@ const SMOOTH: f64 = 32.0;
 
 /// What was done while callers waited, and in what time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
+struct BusyPeriod {
     lasted: Duration,
     units: usize,
 }
@@ -20,8 +20,8 @@ struct Stretch {
 /// count: then it is only what there is to do that limits it.
 #[derive(Clone, Debug, Default)]
 pub struct Rate {
-    before: Stretch,
-    now: Stretch,
+    before: BusyPeriod,
+    now: BusyPeriod,
     /// Until when `now` goes, and whether a caller waits since then.
     until: Option<(Instant, bool)>,
     /// How long a unit's attempt takes, in seconds.
@@ -32,7 +32,8 @@ impl Rate {
     /// Callers wait, or the last one has stopped waiting.
     pub fn waits(&mut self, waits: bool, now: Instant) {
         if waits && self.until.is_some_and(|until| rested(until, now)) {
-            (self.before, self.now, self.until) = (Stretch::default(), Stretch::default(), None);
+            (self.before, self.now, self.until) =
+                (BusyPeriod::default(), BusyPeriod::default(), None);
         }
         if self.until.is_none_or(|(_, waited)| waited != waits) {
             self.pass(now);
@@ -95,7 +96,7 @@ fn rested((until, waited): (Instant, bool), now: Instant) -> bool {
 /// What is accepted and not signed yet with the keys of one curve, in inputs: one for each request of which it is not
 /// known yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unsigned {
+pub struct UnsignedWork {
     /// Of a vault.
     pub of_vault: usize,
     /// Of that, what one token asked for.

@@ -30,7 +30,7 @@ const REMEMBERED: usize = 16;
 
 /// Whose turn it is, among those that wait.
 #[derive(Clone, Debug)]
-pub struct Turns<K> {
+pub struct FairTurns<K> {
     order: BTreeSet<(u64, K)>,
     got: BTreeMap<K, u64>,
     /// What those got that waited until lately, where it is more than `now`.
@@ -41,7 +41,7 @@ pub struct Turns<K> {
     now: u64,
 }
 
-impl<K> Default for Turns<K> {
+impl<K> Default for FairTurns<K> {
     fn default() -> Self {
         Self {
             order: BTreeSet::new(),
@@ -53,7 +53,7 @@ impl<K> Default for Turns<K> {
     }
 }
 
-impl<K: Ord + Clone> Turns<K> {
+impl<K: Ord + Clone> FairTurns<K> {
     /// Waits from now on, where it does not yet.
     pub fn come(&mut self, who: &K) {
         if !self.got.contains_key(who) {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     /// Gives one to the next, so many times; how often it was each of these.
-    fn next(turns: &mut Turns<u32>, times: usize, of: u32) -> usize {
+    fn next(turns: &mut FairTurns<u32>, times: usize, of: u32) -> usize {
         let mut count = 0;
         for _ in 0..times {
             let (_, who) = *turns.order().first().unwrap();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn turns__should_not_put_newcomers_behind_what_another_one_got() {
-        let mut turns = Turns::default();
+        let mut turns = FairTurns::default();
         (0..40).for_each(|who| turns.come(&who));
         next(&mut turns, 400, 0);
         // One large thing of someone who has nothing else.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn turns__should_remember_what_who_comes_back_got() {
-        let mut turns = Turns::default();
+        let mut turns = FairTurns::default();
         (0..4).for_each(|who| turns.come(&who));
         for _ in 0..3 {
             turns.come(&100);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn turns__should_forget_all_once_nobody_waits() {
-        let mut turns = Turns::default();
+        let mut turns = FairTurns::default();
         (0..10_000).for_each(|who| turns.come(&who));
         for who in 0..10_000 {
             turns.get(&who, 1);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn turns__should_forget_who_left_long_ago() {
-        let mut turns = Turns::default();
+        let mut turns = FairTurns::default();
         turns.come(&0);
         for who in 1..10_000 {
             turns.come(&who);

@@ -22,7 +22,7 @@ pub const MAX_NAME: usize = 48;
 pub struct EnrolmentLinks(MarkFolder);
 
 /// A link that can be used.
-struct Link {
+struct PasskeyLink {
     mark: String,
     ends_ms: u64,
     name: String,
@@ -89,21 +89,21 @@ impl EnrolmentLinks {
         }
     }
 
-    fn link(&self, secret: &[u8; 32], now_ms: u64) -> Result<Link, Fault> {
+    fn link(&self, secret: &[u8; 32], now_ms: u64) -> Result<PasskeyLink, Fault> {
         let hash = hash(secret);
         let mut all = self.all()?.into_iter();
         let found = all.find(|link| link.mark.starts_with(&hash) && now_ms < link.ends_ms);
         found.ok_or_else(no_link)
     }
 
-    fn all(&self) -> Result<Vec<Link>, Fault> {
+    fn all(&self) -> Result<Vec<PasskeyLink>, Fault> {
         let marks = self.0.all().map_err(failed)?;
         let link = |mark: String| {
             let mut parts = mark.splitn(3, '.').skip(1);
             let ends_ms = parts.next()?.parse().ok()?;
             let name = hex::decode(parts.next()?).ok()?;
             let name = String::from_utf8(name).ok()?;
-            Some(Link {
+            Some(PasskeyLink {
                 mark,
                 ends_ms,
                 name,

@@ -14,10 +14,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, StorageBackend, backends::FileBackend};
 
-use crate::pool::queues::{Job, Priority};
+use crate::pool::queues::{PoolJob, Priority};
 
 /// Runs a job, now or later, on the one thread there is.
-pub type Executor = Box<dyn Fn(Priority, Job) + Send + Sync>;
+pub type Executor = Box<dyn Fn(Priority, PoolJob) + Send + Sync>;
 
 /// Is called before each sync: the last chance to [`SimDisk::stop`].
 pub type SyncHook = Box<dyn Fn() + Send + Sync>;

@@ -32,7 +32,7 @@ const PENALTY: usize = 9;
 
 /// How fast a client may call.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct CallRate {
     /// Calls per second for ever; 0: as fast as they can.
     pub per_second: u32,
     /// Calls at once, after a rest.
@@ -51,9 +51,9 @@ pub struct AdmissionLimits {
     /// Event listeners at once.
     pub max_listeners: usize,
     /// For each token.
-    pub per_token: Rate,
+    pub per_token: CallRate,
     /// For each address of a client.
-    pub per_address: Rate,
+    pub per_address: CallRate,
 }
 
 /// What an answer takes beside its bytes, in bytes.
@@ -63,14 +63,14 @@ const LISTENER_BYTES: usize = 16 * 1024;
 
 /// A call that was not admitted, or failed.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct CallRefusal {
     /// Why.
     pub fault: Fault,
     /// After how many seconds it is worth another try.
     pub retry_after: Option<u64>,
 }
 
-impl From<Fault> for Refusal {
+impl From<Fault> for CallRefusal {
     fn from(fault: Fault) -> Self {
         let retry_after = match (fault.class(), fault.code()) {
             (Class::Unavailable, FaultCode::Busy { seconds }) => Some(u64::from(seconds.max(1))),
@@ -123,7 +123,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the token has its share of all calls in progress.
-    pub fn belongs_to(&self, token: TokenId) -> Result<(), Refusal> {
+    pub fn belongs_to(&self, token: TokenId) -> Result<(), CallRefusal> {
         let share = self.of.take(&[token], 1);
         let share = share.inspect_err(|_| meter::refused(Refused::InFlight))?;
         *self.token.lock() = Some((token, share));
@@ -134,7 +134,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when the bodies of all calls would be too much, or the token's have their share.
-    pub fn hold(&self, bytes: usize) -> Result<(), Refusal> {
+    pub fn hold(&self, bytes: usize) -> Result<(), CallRefusal> {
         let token = self.token.lock().as_ref().map(|(token, _)| *token);
         let mut more = self.bytes.take(token.as_slice(), bytes).map_err(|_| {
             meter::refused(Refused::Bytes);
@@ -154,10 +154,10 @@ impl InFlight {
 impl Admission {
     /// A gate on the machine's clock.
     pub fn new(terms: &AdmissionLimits) -> Self {
-        Self::on(terms, &Ticks::monotonic())
+        Self::on(terms, &MonotonicTicks::monotonic())
     }
 
-    fn on(terms: &AdmissionLimits, ticks: &Ticks) -> Self {
+    fn on(terms: &AdmissionLimits, ticks: &MonotonicTicks) -> Self {
         let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
         Self {
             in_flight: Arc::new(Semaphore::new(permits)),
@@ -174,7 +174,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when there is none.
-    pub fn enter(&self) -> Result<InFlight, Refusal> {
+    pub fn enter(&self) -> Result<InFlight, CallRefusal> {
         let place = Arc::clone(&self.in_flight)
             .try_acquire_owned()
             .map_err(|_| {
@@ -200,7 +200,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when it has its share of all that is unread.
-    pub fn may_ask(&self, token: TokenId) -> Result<(), Refusal> {
+    pub fn may_ask(&self, token: TokenId) -> Result<(), CallRefusal> {
         let nothing_more = self.unread.take(&[token], 0);
         nothing_more.map(drop).map_err(|_| unread_fault().into())
     }
@@ -226,7 +226,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Class::Unavailable`] when there is none, or what was not read leaves no room.
-    pub fn listen(&self, token: TokenId) -> Result<ListenerPlace, Refusal> {
+    pub fn listen(&self, token: TokenId) -> Result<ListenerPlace, CallRefusal> {
         let place = self.listeners.take(&[token], 1);
         let place = place.map_err(|_| {
             meter::refused(Refused::Listeners);
@@ -245,7 +245,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Class::Limited`] when they come too fast.
-    pub fn address(&self, address: IpAddr) -> Result<(), Refusal> {
+    pub fn address(&self, address: IpAddr) -> Result<(), CallRefusal> {
         let Some(limiter) = &self.addresses else {
             return Ok(());
         };
@@ -268,7 +268,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`Class::Limited`] when they come too fast.
-    pub fn token(&self, token: &TokenId) -> Result<(), Refusal> {
+    pub fn token(&self, token: &TokenId) -> Result<(), CallRefusal> {
         let Some(limiter) = &self.tokens else {
             return Ok(());
         };
@@ -285,11 +285,11 @@ fn unread_fault() -> Fault {
     )
 }
 
-fn limited(what: &str, wait: Duration) -> Refusal {
+fn limited(what: &str, wait: Duration) -> CallRefusal {
     meter::refused(Refused::Rate);
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let seconds = seconds.max(1);
-    Refusal {
+    CallRefusal {
         fault: Fault::new(
             Class::Limited,
             format!("{what}; try again in {seconds} seconds"),
@@ -300,9 +300,9 @@ fn limited(what: &str, wait: Duration) -> Refusal {
 
 /// A clock that never goes back.
 #[derive(Clone)]
-struct Ticks(Arc<dyn Fn() -> Duration + Send + Sync>);
+struct MonotonicTicks(Arc<dyn Fn() -> Duration + Send + Sync>);
 
-impl Ticks {
+impl MonotonicTicks {
     fn monotonic() -> Self {
         let clock = DefaultClock::default();
         let began = clock.now();
@@ -313,7 +313,7 @@ impl Ticks {
     }
 }
 
-impl Clock for Ticks {
+impl Clock for MonotonicTicks {
     type Instant = Duration;
 
     fn now(&self) -> Duration {
@@ -323,17 +323,17 @@ impl Clock for Ticks {
 
 /// One rate for each key.
 struct Limiter<K: Hash + Eq + Clone> {
-    cells: RateLimiter<K, Recent<K>, Ticks, NoOpMiddleware<Duration>>,
-    ticks: Ticks,
+    cells: RateLimiter<K, RecentCallers<K>, MonotonicTicks, NoOpMiddleware<Duration>>,
+    ticks: MonotonicTicks,
 }
 
 impl<K: Hash + Eq + Clone> Limiter<K> {
-    fn new(rate: Rate, ticks: &Ticks) -> Option<Self> {
+    fn new(rate: CallRate, ticks: &MonotonicTicks) -> Option<Self> {
         let per_second = NonZeroU32::new(rate.per_second)?;
         let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_second(per_second).allow_burst(burst);
         Some(Self {
-            cells: RateLimiter::new(quota, Recent::new(REMEMBERED), ticks.clone()),
+            cells: RateLimiter::new(quota, RecentCallers::new(REMEMBERED), ticks.clone()),
             ticks: ticks.clone(),
         })
     }
@@ -349,7 +349,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
 /// The states of the keys seen last, in two generations: when the young one is full, the old one
 /// is forgotten and the young one becomes old. Anyone who calls again is young again; so a spray of
 /// addresses cannot make clients that keep calling forgotten, nor the memory grow.
-struct Recent<K> {
+struct RecentCallers<K> {
     generations: Mutex<Generations<K>>,
     /// Keys in one generation.
     most: usize,
@@ -360,7 +360,7 @@ struct Generations<K> {
     old: HashMap<K, InMemoryState>,
 }
 
-impl<K> Recent<K> {
+impl<K> RecentCallers<K> {
     fn new(remembered: usize) -> Self {
         Self {
             generations: Mutex::new(Generations {
@@ -372,7 +372,7 @@ impl<K> Recent<K> {
     }
 }
 
-impl<K: Hash + Eq + Clone> StateStore for Recent<K> {
+impl<K: Hash + Eq + Clone> StateStore for RecentCallers<K> {
     type Key = K;
 
     fn measure_and_replace<T, F, E>(&self, key: &K, f: F) -> Result<T, E>
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    const OFF: Rate = Rate {
+    const OFF: CallRate = CallRate {
         per_second: 0,
         burst: 0,
     };
@@ -413,10 +413,10 @@ mod tests {
         now_ms: Arc<AtomicU64>,
     }
 
-    fn gate(per_token: Rate, per_address: Rate) -> Gate {
+    fn gate(per_token: CallRate, per_address: CallRate) -> Gate {
         let now_ms = Arc::new(AtomicU64::new(1_000));
         let read = Arc::clone(&now_ms);
-        let ticks = Ticks(Arc::new(move || {
+        let ticks = MonotonicTicks(Arc::new(move || {
             Duration::from_millis(read.load(Ordering::SeqCst))
         }));
         let terms = AdmissionLimits {
@@ -452,7 +452,7 @@ mod tests {
     fn refusals__should_be_counted_by_what_there_was_too_much_of() {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let _guard = ::metrics::set_default_local_recorder(&recorder);
-        let slow = Rate {
+        let slow = CallRate {
             per_second: 1,
             burst: 1,
         };
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn refusal__should_say_when_there_is_less_to_do() {
         let busy = |seconds| Fault::unavailable("busy").with_code(FaultCode::Busy { seconds });
-        let after = |fault| Refusal::from(fault).retry_after;
+        let after = |fault| CallRefusal::from(fault).retry_after;
         assert_eq!(after(busy(17)), Some(17));
         assert_eq!(after(busy(0)), Some(1));
         assert_eq!(after(Fault::unavailable("away")), Some(1));
@@ -584,7 +584,7 @@ mod tests {
 
     #[test]
     fn token__should_have_its_burst_and_then_its_rate() {
-        let rate = Rate {
+        let rate = CallRate {
             per_second: 2,
             burst: 3,
         };
@@ -613,7 +613,7 @@ mod tests {
 
     #[test]
     fn unauthenticated_calls__should_weigh_more() {
-        let rate = Rate {
+        let rate = CallRate {
             per_second: 1,
             burst: 20,
         };
@@ -641,7 +641,7 @@ mod tests {
 
     #[test]
     fn memory__should_stay_bounded_and_keep_who_keeps_calling() {
-        let recent = Recent::<u32>::new(100);
+        let recent = RecentCallers::<u32>::new(100);
         let touch = |key| recent.measure_and_replace(&key, |state| Ok::<_, ()>((state, 7.into())));
         assert_eq!(touch(0), Ok(None));
         for stranger in 1..10_000 {

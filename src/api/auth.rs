@@ -101,14 +101,14 @@ async fn stored(
 }
 
 /// What is needed to look again whether a caller may still call. The token itself is not kept.
-pub struct Recheck {
+pub struct CallerRecheck {
     caller: Caller,
     /// `None`: it is in a file, and holds as long as the process runs.
     hash: Option<TokenHash>,
     address: Option<IpAddr>,
 }
 
-impl Recheck {
+impl CallerRecheck {
     /// Of a caller who was found with these credentials.
     pub fn new(api: &Api, caller: Caller, credentials: &Credentials<'_>) -> Self {
         let hash = credentials.token.map(TokenHash::of);

@@ -96,14 +96,14 @@ pub enum Transport {
 }
 
 /// A call that is being measured. One that is dropped without its answer has lost its client.
-pub struct Measured {
+pub struct MeasuredCall {
     transport: Transport,
     operation: Arc<str>,
     began: Instant,
     ended: bool,
 }
 
-impl Measured {
+impl MeasuredCall {
     /// Begins now. `operation` is that of the schema, or [`NO_OPERATION`].
     pub fn begin(transport: Transport, operation: Arc<str>) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Measured {
     }
 }
 
-impl Drop for Measured {
+impl Drop for MeasuredCall {
     fn drop(&mut self) {
         if !self.ended {
             self.record("gone".to_owned(), "gone");

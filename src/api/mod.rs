@@ -23,7 +23,7 @@ use futures::FutureExt as _;
 
 use self::{
     address::Peer,
-    admission::{Admission, AnswerShare, InFlight, Refusal},
+    admission::{Admission, AnswerShare, CallRefusal, InFlight},
     auth::Tokens,
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
 };
@@ -78,7 +78,7 @@ impl Api {
     ///
     /// # Errors
     /// [`Class::Limited`] when they come too fast from its address.
-    pub fn count(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn count(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<(), CallRefusal> {
         match self.client_address(extensions, headers) {
             Some(address) => self.admission.address(address),
             None => Ok(()),
@@ -114,7 +114,7 @@ impl Api {
         &self,
         credentials: Credentials<'_>,
         in_flight: &InFlight,
-    ) -> Result<Caller, Refusal> {
+    ) -> Result<Caller, CallRefusal> {
         let address = credentials.address;
         if let Some(address) = address {
             self.admission.address(address)?;
@@ -146,7 +146,7 @@ impl Api {
 }
 
 /// A call whose token and headers were checked.
-pub struct Call<'a> {
+pub struct AdmittedCall<'a> {
     /// Who calls.
     pub caller: &'a Caller,
     /// What is called.
@@ -162,8 +162,11 @@ impl Api {
     ///
     /// # Errors
     /// The operation's; [`Class::Bug`] when it panicked; [`Admission::answer`].
-    pub async fn call(&self, call: Call<'_>) -> Result<(OperationResponse, AnswerShare), Fault> {
-        let Call {
+    pub async fn call(
+        &self,
+        call: AdmittedCall<'_>,
+    ) -> Result<(OperationResponse, AnswerShare), Fault> {
+        let AdmittedCall {
             caller,
             operation,
             body,

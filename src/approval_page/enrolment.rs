@@ -10,34 +10,34 @@ use covault_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Call;
+use super::PageCall;
 use crate::console::{
     enrolment::{NewCredential, NewPasskey},
-    lockout::Tried,
-    response::{self, Answer, Refused},
-    sessions::Credential,
+    lockout::TriedSecret,
+    response::{self, PageError, PageResponse},
+    sessions::PasskeyAssertion,
     views::Shell,
 };
 
 #[derive(Template)]
 #[template(path = "node-enrol.html")]
-struct EnrolPage {
+struct NodeEnrolPage {
     shell: Shell,
 }
 
-pub fn page(call: &Call<'_>) -> Result<Answer, Refused> {
+pub fn page(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     let shell = call.outside();
-    Answer::page(&EnrolPage { shell })
+    PageResponse::page(&NodeEnrolPage { shell })
 }
 
 #[derive(Deserialize)]
-struct LinkForm {
+struct NodeLinkForm {
     link: String,
 }
 
 /// What the browser needs to make the passkey.
-pub fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
-    let form: LinkForm = response::json_of(call.head, &call.body)?;
+pub fn begin(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
+    let form: NodeLinkForm = response::json_of(call.head, &call.body)?;
     let page = call.page;
     let key_name = try_link(call, || {
         page.links.find(&secret(&form.link)?, call.now_ms())
@@ -52,28 +52,28 @@ pub fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
         key_name: &key_name,
         enrolled: &page.people.passkeys_of(person),
     };
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "keyName": key_name,
         "publicKey": new.options(&page.place),
     })))
 }
 
 /// What the new passkey has to sign.
-pub fn prove(call: &Call<'_>) -> Result<Answer, Refused> {
+pub fn prove(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     let new: NewPasskey = response::json_of(call.head, &call.body)?;
     new.proof_options(&call.page.place)
 }
 
 #[derive(Deserialize)]
-struct EnrolForm {
+struct NodeEnrolForm {
     link: String,
     passkey: NewPasskey,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
 /// Checks the proof, uses the link up, and tells the line and its words.
-pub fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
-    let form: EnrolForm = response::json_of(call.head, &call.body)?;
+pub fn finish(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
+    let form: NodeEnrolForm = response::json_of(call.head, &call.body)?;
     let page = call.page;
     // Before the signature: who has no link costs nothing, and is locked out.
     try_link(call, || {
@@ -96,7 +96,9 @@ pub fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
         words,
         "a passkey was made on this node's page: the administrators compare the words"
     );
-    Ok(Answer::json(&json!({"line": line.line()?, "words": words})))
+    Ok(PageResponse::json(
+        &json!({"line": line.line()?, "words": words}),
+    ))
 }
 
 fn secret(link: &str) -> Result<[u8; 32], Fault> {
@@ -106,12 +108,15 @@ fn secret(link: &str) -> Result<[u8; 32], Fault> {
 }
 
 /// Counts links that cannot be used.
-fn try_link<T>(call: &Call<'_>, tried: impl FnOnce() -> Result<T, Fault>) -> Result<T, Refused> {
+fn try_link<T>(
+    call: &PageCall<'_>,
+    tried: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, PageError> {
     let lock_out = &call.page.lock_out;
-    lock_out.check(Tried::Link, call.address, call.now_ms())?;
+    lock_out.check(TriedSecret::Link, call.address, call.now_ms())?;
     Ok(tried().inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(Tried::Link, call.address, call.now_ms());
+            lock_out.wrong(TriedSecret::Link, call.address, call.now_ms());
         }
     })?)
 }

@@ -24,17 +24,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Call,
+    PageCall,
     requests::{WaitingRequest, not_waiting, waiting},
-    sessions::{Session, check_form},
+    sessions::{PageSession, check_form},
 };
 use crate::{
     approving::{gesture, gesture_of},
     console::{
         forbidden,
-        gestures::{Shown, Wanted, asked_with},
-        response::{self, Answer, Refused},
-        sessions::{Credential, PATIENCE_MS},
+        gestures::{NamedFee, ShownRequest, asked_with},
+        response::{self, PageError, PageResponse},
+        sessions::{PATIENCE_MS, PasskeyAssertion},
         text::Text,
     },
 };
@@ -43,15 +43,15 @@ use crate::{
 const MAX_REASON: usize = 200;
 
 #[derive(Deserialize)]
-struct BeginForm {
+struct NodeBeginForm {
     form_token: String,
-    items: Vec<Wanted>,
+    items: Vec<NamedFee>,
 }
 
 /// What was signed of one request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Item {
+struct ApprovalItem {
     uuid: String,
     shown: String,
     most_fee: String,
@@ -59,16 +59,16 @@ struct Item {
 }
 
 #[derive(Deserialize)]
-struct ApproveForm {
+struct NodeApproveForm {
     form_token: String,
-    items: Vec<Item>,
-    credential: Credential,
+    items: Vec<ApprovalItem>,
+    credential: PasskeyAssertion,
 }
 
 #[derive(Deserialize)]
 struct BeginRejectForm {
     form_token: String,
-    items: Vec<Shown>,
+    items: Vec<ShownRequest>,
     #[serde(default)]
     reason: String,
 }
@@ -79,23 +79,23 @@ struct RejectForm {
     uuids: Vec<String>,
     #[serde(default)]
     reason: String,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
 /// The requests that a form names: 1 to 100, each once.
-fn ids_of<'a>(uuids: impl Iterator<Item = &'a String>) -> Result<Vec<RequestId>, Refused> {
+fn ids_of<'a>(uuids: impl Iterator<Item = &'a String>) -> Result<Vec<RequestId>, PageError> {
     let ids: Result<Vec<RequestId>, _> = uuids.map(|uuid| uuid.parse()).collect();
     let ids = ids.map_err(|_| not_waiting())?;
     let different: BTreeSet<_> = ids.iter().collect();
     if !(1..=MAX_LIST).contains(&ids.len()) || different.len() < ids.len() {
         let problem = "choose 1 to 100 requests, each once";
-        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
     }
     Ok(ids)
 }
 
 /// What the browser is to have signed, by a passkey of this person.
-fn options(call: &Call<'_>, session: &Session, challenge: &[u8; 32]) -> Value {
+fn options(call: &PageCall<'_>, session: &PageSession, challenge: &[u8; 32]) -> Value {
     let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
     let passkeys = call.page.people.passkeys_of(&session.person);
     let passkeys: Vec<_> = passkeys
@@ -111,7 +111,7 @@ fn options(call: &Call<'_>, session: &Session, challenge: &[u8; 32]) -> Value {
     })
 }
 
-fn changed() -> Refused {
+fn changed() -> PageError {
     let problem = "what the service tells of this request is not what this page has shown, nothing was signed for: load the \
                    page again and compare it with what was asked for";
     Fault::new(Class::WrongState, problem).into()
@@ -122,7 +122,7 @@ fn as_shown<'a>(
     found: &'a [WaitingRequest],
     id: RequestId,
     shown: &str,
-) -> Result<&'a WaitingRequest, Refused> {
+) -> Result<&'a WaitingRequest, PageError> {
     let of = found.iter().filter(|it| it.id == id);
     if of.clone().next().is_none() {
         return Err(not_waiting());
@@ -134,10 +134,10 @@ fn as_shown<'a>(
 
 /// The passkey of the person who has signed in that a credential is of.
 fn key_of(
-    call: &Call<'_>,
-    session: &Session,
-    credential: &Credential,
-) -> Result<(ApproverKey, ApprovalProof), Refused> {
+    call: &PageCall<'_>,
+    session: &PageSession,
+    credential: &PasskeyAssertion,
+) -> Result<(ApproverKey, ApprovalProof), PageError> {
     let (credential_id, assertion, _) = credential.decode()?;
     let owner = call.page.people.find(&credential_id);
     let owner = owner.filter(|(person, _)| *person == session.person);
@@ -153,7 +153,7 @@ fn key_of(
 
 /// Whether the proof is over this challenge, made on this page.
 fn is_signed(
-    call: &Call<'_>,
+    call: &PageCall<'_>,
     key: &ApproverKey,
     proof: &ApprovalProof,
     challenge: &[u8; 32],
@@ -162,8 +162,11 @@ fn is_signed(
     matches!(facts, Ok(ProofFacts::WebAuthn { origin, .. }) if origin == call.page.place.origin)
 }
 
-pub async fn begin_approval(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
-    let form: BeginForm = response::json_of(call.head, &call.body)?;
+pub async fn begin_approval(
+    call: &PageCall<'_>,
+    session: &PageSession,
+) -> Result<PageResponse, PageError> {
+    let form: NodeBeginForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
     let (found, _) = waiting(call, session, &ids).await?;
@@ -180,15 +183,18 @@ pub async fn begin_approval(call: &Call<'_>, session: &Session) -> Result<Answer
         all.push(asked);
     }
     let (challenge, _) = gesture(&all)?;
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "publicKey": options(call, session, &challenge),
         "form": {"items": items},
     })))
 }
 
 /// Brings the approvals to the orchestrators that tell of what was signed, to each what it tells of.
-pub async fn approve(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
-    let form: ApproveForm = response::json_of(call.head, &call.body)?;
+pub async fn approve(
+    call: &PageCall<'_>,
+    session: &PageSession,
+) -> Result<PageResponse, PageError> {
+    let form: NodeApproveForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
     let (key, proof) = key_of(call, session, &form.credential)?;
@@ -255,7 +261,7 @@ pub async fn approve(call: &Call<'_>, session: &Session) -> Result<Answer, Refus
 fn one_vault<'a>(
     found: &[WaitingRequest],
     ids: impl Iterator<Item = &'a RequestId>,
-) -> Result<VaultId, Refused> {
+) -> Result<VaultId, PageError> {
     let mut vaults = BTreeSet::new();
     for id in ids {
         let of: Vec<_> = found.iter().filter(|it| it.id == *id).collect();
@@ -270,12 +276,15 @@ fn one_vault<'a>(
         _ => {
             let problem =
                 "these are requests of several vaults: reject those of each by themselves";
-            Err(Refused::new(StatusCode::BAD_REQUEST, problem))
+            Err(PageError::new(StatusCode::BAD_REQUEST, problem))
         }
     }
 }
 
-pub async fn begin_rejection(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+pub async fn begin_rejection(
+    call: &PageCall<'_>,
+    session: &PageSession,
+) -> Result<PageResponse, PageError> {
     let form: BeginRejectForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     field::label("reason", &form.reason, MAX_REASON)?;
@@ -295,7 +304,7 @@ pub async fn begin_rejection(call: &Call<'_>, session: &Session) -> Result<Answe
     let vault = one_vault(&found, ids.iter())?;
     let challenge = rejections_challenge(vault, &ids)?;
     let uuids: Vec<_> = ids.iter().map(RequestId::to_string).collect();
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "publicKey": options(call, session, &challenge),
         "form": {"uuids": uuids, "reason": form.reason},
     })))
@@ -303,7 +312,7 @@ pub async fn begin_rejection(call: &Call<'_>, session: &Session) -> Result<Answe
 
 /// Brings a rejection to all orchestrators that tell of a request of it, and has this node obey it where the person could
 /// reject it by the node's own policy.
-pub async fn reject(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
     let form: RejectForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     field::label("reason", &form.reason, MAX_REASON)?;
@@ -354,7 +363,7 @@ pub async fn reject(call: &Call<'_>, session: &Session) -> Result<Answer, Refuse
 /// Those of the requests that this node never signs from now on; none, where no rule with hold_hours of its policy names the
 /// person, or the disk fails.
 async fn reject_here(
-    call: &Call<'_>,
+    call: &PageCall<'_>,
     vault: VaultId,
     ids: &[RequestId],
     proof: &ApprovalProof,
@@ -386,7 +395,7 @@ async fn reject_here(
 
 /// What became of each request: done where one orchestrator has stored it, with the most that one of them finds missing.
 async fn brought(
-    call: &Call<'_>,
+    call: &PageCall<'_>,
     questions: Vec<(NodeId, NodeQuestion)>,
 ) -> Result<HashMap<RequestId, NodeOutcome>, Fault> {
     let asked: HashMap<NodeId, Vec<RequestId>> = questions
@@ -436,7 +445,7 @@ fn answer(
     ids: &[RequestId],
     outcomes: &HashMap<RequestId, NodeOutcome>,
     done: impl Fn(u32) -> String,
-) -> Answer {
+) -> PageResponse {
     let mut any = false;
     let results: Vec<_> = ids
         .iter()
@@ -461,5 +470,5 @@ fn answer(
         true => StatusCode::OK,
         false => StatusCode::CONFLICT,
     };
-    Answer::json(&json!({"results": results})).with_status(status)
+    PageResponse::json(&json!({"results": results})).with_status(status)
 }

@@ -45,7 +45,7 @@ use covault_mpc::{
 use sha2::{Digest as _, Sha256};
 use tokio::task::JoinHandle;
 
-use self::{people::People, sessions::Sessions};
+use self::{people::PolicyPeople, sessions::PageSessions};
 use crate::{
     api::{
         self,
@@ -56,7 +56,7 @@ use crate::{
     console::{
         self,
         lockout::LockOut,
-        response::{Answer, Refused},
+        response::{PageError, PageResponse},
         text::Text,
         views::{PersonView, Shell},
     },
@@ -132,10 +132,10 @@ struct ApprovalPage {
     node: String,
     place: PageOrigin,
     waiting: Arc<dyn WaitingRequests>,
-    people: People,
+    people: PolicyPeople,
     links: EnrolmentLinks,
     vetoes: Arc<VetoStore>,
-    sessions: Sessions,
+    sessions: PageSessions,
     lock_out: LockOut,
     strangers: Arc<Shares<Option<IpAddr>>>,
     /// By SHA-256 of the person's name.
@@ -146,14 +146,14 @@ struct ApprovalPage {
 }
 
 /// One request of a browser.
-struct Call<'a> {
+struct PageCall<'a> {
     page: &'a ApprovalPage,
     head: &'a Parts,
     body: Bytes,
     address: Option<IpAddr>,
 }
 
-impl Call<'_> {
+impl PageCall<'_> {
     fn now_ms(&self) -> u64 {
         self.page.clock.now_ms()
     }
@@ -167,7 +167,7 @@ impl Call<'_> {
     }
 
     /// What surrounds a page of this person.
-    fn shell(&self, session: &sessions::Session) -> Shell {
+    fn shell(&self, session: &sessions::PageSession) -> Shell {
         Shell {
             person: Some(PersonView {
                 name: Text::new(&session.person),
@@ -227,12 +227,12 @@ fn router(parts: ApprovalPageParts) -> Router {
     } = parts;
     let page = ApprovalPage {
         node,
-        people: People::new(policy, place.origin.clone()),
+        people: PolicyPeople::new(policy, place.origin.clone()),
         place,
         waiting,
         links: EnrolmentLinks::of(&folder),
         vetoes: Arc::new(VetoStore::of(&folder)),
-        sessions: Sessions::new(&*entropy),
+        sessions: PageSessions::new(&*entropy),
         lock_out: LockOut::default(),
         strangers: Shares::new(STRANGERS),
         signed_in: Shares::new(SIGNED_IN),
@@ -268,7 +268,7 @@ async fn serve(State(page): State<Arc<ApprovalPage>>, request: Request) -> Respo
     response
 }
 
-async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer, Refused> {
+async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<PageResponse, PageError> {
     let peer = head.extensions.get::<Peer>();
     let proxies = page.place.trusted_proxies;
     let address = peer.map(|Peer(peer)| address::of(peer.ip(), &head.headers, proxies));
@@ -279,7 +279,7 @@ async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer,
     if let Some(answer) = console::of_anybody(head, &path, is_read, &page.place.origin)? {
         return Ok(answer);
     }
-    let mut call = Call {
+    let mut call = PageCall {
         page,
         head,
         body: Bytes::new(),
@@ -313,11 +313,11 @@ async fn answer(page: &ApprovalPage, head: &Parts, body: Body) -> Result<Answer,
 
 /// Signing in and enrolling, which anyone may try.
 async fn of_stranger(
-    call: &mut Call<'_>,
+    call: &mut PageCall<'_>,
     is_read: bool,
     path: &[&str],
     body: Body,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     let place = call.page.strangers.take(&[call.address.map(network)], 1);
     let _place = place.map_err(|_| {
         Fault::unavailable("too many people are signing in; try again in a few seconds")

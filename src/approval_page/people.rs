@@ -15,14 +15,14 @@ use crate::config::PageOrigin;
 type Passkeys = HashMap<Vec<u8>, (String, Passkey)>;
 
 /// The people of the policy that is in force.
-pub struct People {
+pub struct PolicyPeople {
     policy: Arc<CurrentPolicy>,
     origin: String,
     /// Of the policy that was in force last.
     known: Mutex<Option<(Arc<PolicyCheck>, Arc<Passkeys>)>>,
 }
 
-impl People {
+impl PolicyPeople {
     /// Those who approve on the page of this origin.
     pub fn new(policy: Arc<CurrentPolicy>, origin: String) -> Self {
         Self {

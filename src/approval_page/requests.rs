@@ -15,12 +15,12 @@ use covault_core::{
 use covault_mpc::policy::{Policy, PolicyRequest, RuleProgress};
 use prost::Message as _;
 
-use super::{Call, sessions::Session};
+use super::{PageCall, sessions::PageSession};
 use crate::{
     approving,
     console::{
         requests::{shown_hash, view},
-        response::{Answer, Refused},
+        response::{PageError, PageResponse},
         text::Text,
         totals,
         views::{RequestView, Shell, TotalView},
@@ -46,10 +46,10 @@ pub struct WaitingRequest {
 /// The same, as pages show it.
 struct WaitingView {
     request: RequestView,
-    rules: Vec<RuleView>,
+    rules: Vec<NodeRuleView>,
 }
 
-struct RuleView {
+struct NodeRuleView {
     wants: Text,
     approved: Text,
     missing: usize,
@@ -58,7 +58,7 @@ struct RuleView {
 
 #[derive(Template)]
 #[template(path = "node-inbox.html")]
-struct InboxPage {
+struct NodeInboxPage {
     shell: Shell,
     requests: Vec<WaitingView>,
     /// The orchestrators know of more than they have told.
@@ -83,9 +83,9 @@ struct RequestPage {
 }
 
 impl WaitingRequest {
-    fn view(&self, session: &Session, now_ms: u64) -> WaitingView {
+    fn view(&self, session: &PageSession, now_ms: u64) -> WaitingView {
         let vault = self.request.vault_uuid.as_deref().unwrap_or_default();
-        let rules = self.rules.iter().map(|rule| RuleView {
+        let rules = self.rules.iter().map(|rule| NodeRuleView {
             wants: Text::new(&rule.wants),
             approved: Text::new(rule.approved.join(", ")),
             missing: rule.missing,
@@ -151,10 +151,10 @@ fn rules_for(
 
 /// What waits for this person, and whether orchestrators know of more; with `requests` of these alone.
 pub async fn waiting(
-    call: &Call<'_>,
-    session: &Session,
+    call: &PageCall<'_>,
+    session: &PageSession,
     requests: &[RequestId],
-) -> Result<(Vec<WaitingRequest>, bool), Refused> {
+) -> Result<(Vec<WaitingRequest>, bool), PageError> {
     let page = call.page;
     let told = page.waiting.pending(requests).await?;
     let (policy, now_ms) = (page.people.policy(), call.now_ms());
@@ -206,7 +206,7 @@ pub async fn waiting(
     Ok((found, told.more))
 }
 
-pub async fn list(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+pub async fn list(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
     let (found, has_more) = waiting(call, session, &[]).await?;
     let now_ms = call.now_ms();
     let requests = found.iter().map(|it| {
@@ -214,38 +214,46 @@ pub async fn list(call: &Call<'_>, session: &Session) -> Result<Answer, Refused>
         let request = request.with_few_spends().in_a_list();
         WaitingView { request, rules }
     });
-    Answer::page(&InboxPage {
+    PageResponse::page(&NodeInboxPage {
         shell: call.shell(session),
         requests: requests.collect(),
         has_more,
     })
 }
 
-pub fn not_waiting() -> Refused {
+pub fn not_waiting() -> PageError {
     let problem = "no such request waits for you on this node: it may have ended, or this node's policy asks others";
-    Refused::new(StatusCode::NOT_FOUND, problem)
+    PageError::new(StatusCode::NOT_FOUND, problem)
 }
 
 /// The page of one request.
-pub async fn one(call: &Call<'_>, session: &Session, uuid: &str) -> Result<Answer, Refused> {
+pub async fn one(
+    call: &PageCall<'_>,
+    session: &PageSession,
+    uuid: &str,
+) -> Result<PageResponse, PageError> {
     let id: RequestId = uuid.parse().map_err(|_| not_waiting())?;
     page(call, session, &[id]).await
 }
 
 /// The page of those that were chosen on the list.
-pub async fn chosen(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+pub async fn chosen(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
     let query = call.head.uri.query().unwrap_or_default();
     let uuids = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "uuid");
     let ids: Result<BTreeSet<RequestId>, _> = uuids.map(|(_, uuid)| uuid.parse()).collect();
     let ids = Vec::from_iter(ids.map_err(|_| not_waiting())?);
     if !(1..=MAX_LIST).contains(&ids.len()) {
         let problem = "choose 1 to 100 requests in the list";
-        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
     }
     page(call, session, &ids).await
 }
 
-async fn page(call: &Call<'_>, session: &Session, ids: &[RequestId]) -> Result<Answer, Refused> {
+async fn page(
+    call: &PageCall<'_>,
+    session: &PageSession,
+    ids: &[RequestId],
+) -> Result<PageResponse, PageError> {
     let (found, _) = waiting(call, session, ids).await?;
     if found.is_empty() {
         return Err(not_waiting());
@@ -278,7 +286,7 @@ async fn page(call: &Call<'_>, session: &Session, ids: &[RequestId]) -> Result<A
         1 => Vec::new(),
         _ => totals::spends(views),
     };
-    Answer::page(&RequestPage {
+    PageResponse::page(&RequestPage {
         shell: call.shell(session),
         count,
         is_told_differently,

@@ -17,11 +17,11 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::Call;
+use super::PageCall;
 use crate::console::{
-    lockout::Tried,
-    response::{self, Answer, Refused},
-    sessions::{Credential, PATIENCE_MS, TERMS, check_form_token, cookie_named},
+    lockout::TriedSecret,
+    response::{self, PageError, PageResponse},
+    sessions::{PATIENCE_MS, PasskeyAssertion, TERMS, check_form_token, cookie_named},
     views::Shell,
 };
 
@@ -38,22 +38,22 @@ const MOST: usize = 256;
 const MARKED: usize = 40;
 
 /// The sessions, and what challenges are marked with.
-pub struct Sessions {
+pub struct PageSessions {
     key: Zeroizing<[u8; 32]>,
-    state: Mutex<SessionState>,
+    state: Mutex<SignInState>,
 }
 
 #[derive(Default)]
-struct SessionState {
+struct SignInState {
     /// By SHA-256 of the secret.
-    sessions: HashMap<[u8; 32], Session>,
+    sessions: HashMap<[u8; 32], PageSession>,
     /// Nonces that were used, and when they end. Only who has a passkey of the policy uses one.
     used: HashMap<[u8; 32], u64>,
 }
 
 /// A person who has signed in.
 #[derive(Clone)]
-pub struct Session {
+pub struct PageSession {
     /// The name in the policy.
     pub person: String,
     /// What the forms of its pages hold.
@@ -78,7 +78,7 @@ fn secret(entropy: &dyn Entropy) -> Zeroizing<String> {
     Zeroizing::new(BASE64_URL_SAFE_NO_PAD.encode(*bytes))
 }
 
-impl Sessions {
+impl PageSessions {
     /// None yet.
     pub fn new(entropy: &dyn Entropy) -> Self {
         let mut key = Zeroizing::new([0; 32]);
@@ -134,7 +134,7 @@ impl Sessions {
         }
     }
 
-    fn begin(&self, secret: &str, session: Session, before: Option<&str>) {
+    fn begin(&self, secret: &str, session: PageSession, before: Option<&str>) {
         let mut state = self.state.lock();
         let sessions = &mut state.sessions;
         if let Some(before) = before {
@@ -150,9 +150,9 @@ impl Sessions {
     }
 
     /// The session of a secret, while it lasts.
-    fn find(&self, secret: &str, now_ms: u64) -> Option<Session> {
+    fn find(&self, secret: &str, now_ms: u64) -> Option<PageSession> {
         let mut state = self.state.lock();
-        let lasts = |session: &Session| {
+        let lasts = |session: &PageSession| {
             now_ms.saturating_sub(session.seen_ms) < IDLE_MS
                 && now_ms.saturating_sub(session.began_ms) < LONGEST_MS
         };
@@ -171,7 +171,7 @@ impl Sessions {
 ///
 /// # Errors
 /// 401 without a session that holds, and when the passkey is in the policy no longer.
-pub fn signed_in(call: &Call<'_>) -> Result<Session, Refused> {
+pub fn signed_in(call: &PageCall<'_>) -> Result<PageSession, PageError> {
     let page = call.page;
     let found = || {
         let session = page
@@ -195,32 +195,32 @@ pub fn is_known(page: &super::ApprovalPage, head: &Parts) -> bool {
 ///
 /// # Errors
 /// 403.
-pub fn check_form(session: &Session, given: &str) -> Result<(), Refused> {
+pub fn check_form(session: &PageSession, given: &str) -> Result<(), PageError> {
     check_form_token(&session.form_token, given)
 }
 
 #[derive(Template)]
 #[template(path = "node-sign-in.html")]
-struct SignInPage {
+struct NodeSignInPage {
     shell: Shell,
 }
 
-pub fn page(call: &Call<'_>) -> Result<Answer, Refused> {
+pub fn page(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     if signed_in(call).is_ok() {
-        return Ok(Answer::see("/"));
+        return Ok(PageResponse::see("/"));
     }
     let shell = call.outside();
-    Answer::page(&SignInPage { shell })
+    PageResponse::page(&NodeSignInPage { shell })
 }
 
 /// What a passkey has to sign.
-pub fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
+pub fn begin(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     let page = call.page;
     let (nonce, token) = page
         .sessions
         .challenge(page.entropy.as_ref(), call.now_ms())?;
     let challenge = sign_in_challenge(&page.place.origin, &nonce)?;
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "token": token,
         "publicKey": {
             "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge),
@@ -233,16 +233,16 @@ pub fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
 }
 
 #[derive(Deserialize)]
-struct SignInForm {
+struct NodeSignInForm {
     token: String,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
-pub fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
-    let form: SignInForm = response::json_of(call.head, &call.body)?;
+pub fn sign_in(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
+    let form: NodeSignInForm = response::json_of(call.head, &call.body)?;
     let (page, now_ms) = (call.page, call.now_ms());
     let (credential_id, assertion, _) = form.credential.decode()?;
-    let tried = Tried::passkey(&credential_id);
+    let tried = TriedSecret::passkey(&credential_id);
     page.lock_out.check(tried, call.address, now_ms)?;
     let try_it = || -> Result<String, Fault> {
         let (nonce, ends_ms) = page.sessions.nonce(&form.token, now_ms)?;
@@ -270,7 +270,7 @@ pub fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
     page.lock_out.right(tried, call.address);
     tracing::info!(person, "signed in to this node's page");
     let secret = secret(page.entropy.as_ref());
-    let session = Session {
+    let session = PageSession {
         person,
         form_token: self::secret(page.entropy.as_ref()).to_string(),
         credential_id,
@@ -284,10 +284,10 @@ pub fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
     let line = format!("{COOKIE}={}; {TERMS}; Max-Age={seconds}", *secret);
     let mut value = HeaderValue::from_str(&line).map_err(Fault::bug)?;
     value.set_sensitive(true);
-    Ok(Answer::json(&json!({"next": "/"})).with_header(header::SET_COOKIE, value))
+    Ok(PageResponse::json(&json!({"next": "/"})).with_header(header::SET_COOKIE, value))
 }
 
-pub fn sign_out(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
+pub fn sign_out(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
     let fields: Vec<_> = form_urlencoded::parse(&call.body).collect();
     let token = fields.iter().find(|(name, _)| name == "form_token");
     check_form(session, token.map_or("", |(_, value)| value))?;
@@ -296,5 +296,5 @@ pub fn sign_out(call: &Call<'_>, session: &Session) -> Result<Answer, Refused> {
         .end(cookie_named(call.head, COOKIE).unwrap_or_default());
     let line = format!("{COOKIE}=; {TERMS}; Max-Age=0");
     let value = HeaderValue::from_str(&line).map_err(Fault::bug)?;
-    Ok(Answer::see("/sign-in").with_header(header::SET_COOKIE, value))
+    Ok(PageResponse::see("/sign-in").with_header(header::SET_COOKIE, value))
 }

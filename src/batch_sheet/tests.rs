@@ -17,7 +17,7 @@ fn ether() -> PaidAsset {
 }
 
 /// With A, B and C in the place of letters.
-fn sheet(file: &str, decimals: usize) -> Sheet {
+fn sheet(file: &str, decimals: usize) -> PaymentSheet {
     let file = file.replace("{a}", A).replace("{b}", B).replace("{c}", C);
     read(file.as_bytes(), &ether(), decimals)
 }
@@ -30,7 +30,7 @@ fn good(file: &str, decimals: usize) -> Vec<(String, String, String)> {
         .collect()
 }
 
-fn told(sheet: &Sheet) -> String {
+fn told(sheet: &PaymentSheet) -> String {
     let problems = sheet.problems.iter().map(ToString::to_string);
     problems.collect::<Vec<_>>().join("\n")
 }

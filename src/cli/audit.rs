@@ -16,7 +16,7 @@ use covault_core::{
 };
 
 use self::source::LogSource;
-use super::{Finding, client::ConnectionArgs, print_line};
+use super::{CommandFinding, client::ConnectionArgs, print_line};
 use crate::{adapters::SystemClock, wiring};
 
 /// Most bytes of a line that is read.
@@ -147,7 +147,7 @@ fn print_findings(findings: &ExportFindings) -> anyhow::Result<()> {
     }
     if broken > 0 {
         let alarm = format!("the audit log is broken: {broken} problems");
-        return Err(Finding::alarm(alarm).into());
+        return Err(CommandFinding::alarm(alarm).into());
     }
     let entries = findings.chains.iter().map(|chain| chain.entries);
     eprintln!(

@@ -19,7 +19,7 @@ use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
 use super::{
-    Finding,
+    CommandFinding,
     audit::{print_heads, read_heads},
     client::{AdminClient, ConnectionArgs},
     print_line,
@@ -232,7 +232,7 @@ fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     print_summary(&contents);
     if broken > 0 {
         let alarm = format!("the audit log in the backup is broken: {broken} problems");
-        return Err(Finding::alarm(alarm).into());
+        return Err(CommandFinding::alarm(alarm).into());
     }
     Ok(())
 }

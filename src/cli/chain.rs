@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{
-    Finding,
+    CommandFinding,
     doctor::neighbours::{self, ChainNodeState},
     hint, one_line, print_line, table,
 };
@@ -73,7 +73,7 @@ fn shown(nodes: &[ChainNodeState]) -> String {
     table(["CHAIN", "NODE", "HOST", "STATE", "ANSWER"], rows)
 }
 
-fn finding(nodes: &[ChainNodeState]) -> Option<Finding> {
+fn finding(nodes: &[ChainNodeState]) -> Option<CommandFinding> {
     let silent = nodes.iter().filter(|node| node.answer.is_err());
     let count = silent.clone().count();
     let answers = |chain| {
@@ -83,9 +83,9 @@ fn finding(nodes: &[ChainNodeState]) -> Option<Finding> {
     };
     let sentence = format!("{count} of {} chain nodes do not answer", nodes.len());
     if silent.clone().any(|node| !answers(node.chain)) {
-        return Some(Finding::cannot_sign(sentence));
+        return Some(CommandFinding::cannot_sign(sentence));
     }
-    (count > 0).then(|| Finding::degraded(sentence))
+    (count > 0).then(|| CommandFinding::degraded(sentence))
 }
 
 #[cfg(test)]

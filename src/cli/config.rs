@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use comfy_table::{Table, presets::NOTHING};
 
-use super::{Finding, print_line};
+use super::{CommandFinding, print_line};
 use crate::config::{Config, ConfigError};
 
 /// Configuration files.
@@ -18,8 +18,8 @@ pub enum Command {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         /// What is to run with it.
-        #[arg(long, value_enum, default_value_t = Role::Serve)]
-        role: Role,
+        #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
+        role: CheckedRole,
     },
     /// Print the settings in force, each with its origin. Secrets are not shown.
     Show {
@@ -34,7 +34,7 @@ pub enum Command {
 
 /// What a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Role {
+pub enum CheckedRole {
     /// The orchestrator: covault serve
     Serve,
     /// A signer node: covault signer
@@ -49,11 +49,11 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Check { file, role } => {
             let loaded = match role {
-                Role::Serve => Config::load(file.as_deref()),
-                Role::Signer => Config::load_for_signer(file.as_deref()),
+                CheckedRole::Serve => Config::load(file.as_deref()),
+                CheckedRole::Signer => Config::load_for_signer(file.as_deref()),
             };
             let checked = loaded.and_then(|(config, ignored)| {
-                if role == Role::Signer {
+                if role == CheckedRole::Signer {
                     config.signer.check_secure()?;
                 }
                 Ok(ignored)
@@ -104,5 +104,5 @@ fn report<T>(name: &str, checked: Result<T, ConfigError>) -> anyhow::Result<T> {
     }
     let count = error.each().len();
     let problems = if count == 1 { "problem" } else { "problems" };
-    Err(Finding::error(format!("{name}: {count} {problems}")).into())
+    Err(CommandFinding::error(format!("{name}: {count} {problems}")).into())
 }

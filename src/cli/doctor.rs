@@ -9,7 +9,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Finding, config::Role, one_line, print_line};
+use super::{CommandFinding, config::CheckedRole, one_line, print_line};
 use crate::config::{Config, StoreKind};
 
 /// So long may each of the questions to others take.
@@ -27,8 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// What runs, or is to run, with it.
-    #[arg(long, value_enum, default_value_t = Role::Serve)]
-    role: Role,
+    #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
+    role: CheckedRole,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -86,12 +86,12 @@ impl Check {
 /// When the configuration cannot be used, and as exit codes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let (config, _) = match args.role {
-        Role::Serve => Config::load(args.config.as_deref())?,
-        Role::Signer => Config::load_for_signer(args.config.as_deref())?,
+        CheckedRole::Serve => Config::load(args.config.as_deref())?,
+        CheckedRole::Signer => Config::load_for_signer(args.config.as_deref())?,
     };
     let mut checks = files::checks(&config, args.role);
     let postgres = async {
-        if args.role == Role::Serve && config.store.kind == StoreKind::Postgres {
+        if args.role == CheckedRole::Serve && config.store.kind == StoreKind::Postgres {
             vec![neighbours::postgres(&config).await]
         } else {
             Vec::new()
@@ -135,14 +135,14 @@ fn lines(check: &Check) -> Vec<String> {
     lines
 }
 
-fn finding(checks: &[Check]) -> Option<Finding> {
+fn finding(checks: &[Check]) -> Option<CommandFinding> {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (warnings, failures) = (count(State::Warn), count(State::Fail));
     let sentence = format!("{failures} to fix before it works, {warnings} to fix soon");
     if failures > 0 {
-        Some(Finding::cannot_sign(sentence))
+        Some(CommandFinding::cannot_sign(sentence))
     } else if warnings > 0 {
-        Some(Finding::degraded(sentence))
+        Some(CommandFinding::degraded(sentence))
     } else {
         None
     }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-use super::{Finding, client::url_of, config::Role, print_line};
+use super::{CommandFinding, client::url_of, config::CheckedRole, print_line};
 use crate::{approving::visible, config::Config, tls::pinned_client};
 
 /// Shorter than the patience of those who ask every few seconds.
@@ -20,8 +20,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// What runs with it.
-    #[arg(long, value_enum, default_value_t = Role::Serve)]
-    role: Role,
+    #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
+    role: CheckedRole,
 }
 
 /// Runs the command.
@@ -30,12 +30,12 @@ pub struct Args {
 /// When the process does not answer, and as exit codes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let (config, listener, path) = match args.role {
-        Role::Serve => {
+        CheckedRole::Serve => {
             let (config, _) = Config::load(args.config.as_deref())?;
             let listener = ("serve.listen", config.serve.listen.clone());
             (config, listener, "/readyz")
         }
-        Role::Signer => {
+        CheckedRole::Signer => {
             let (config, _) = Config::load_for_signer(args.config.as_deref())?;
             let listener = (
                 "signer.metrics_listen",
@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let said: serde_json::Value = answer.json().await.unwrap_or_default();
     let reason = said.get("reason").and_then(serde_json::Value::as_str);
     let reason = reason.map_or_else(|| format!("{url} answers {status}"), visible);
-    Err(Finding::cannot_sign(reason).into())
+    Err(CommandFinding::cannot_sign(reason).into())
 }
 
 fn address(setting: &str, listen: &str) -> anyhow::Result<SocketAddr> {
@@ -104,14 +104,14 @@ mod tests {
     }
 
     /// What it comes to for a configuration with these settings, as an exit code and a sentence.
-    async fn outcome(settings: String, role: Role) -> Result<(), (u8, String)> {
+    async fn outcome(settings: String, role: CheckedRole) -> Result<(), (u8, String)> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("covault.toml");
         std::fs::write(&config, settings).unwrap();
         let config = Some(config);
         run(Args { config, role }).await.map_err(|error| {
-            let code = error.downcast_ref().map_or(1, Finding::code);
+            let code = error.downcast_ref().map_or(1, CommandFinding::code);
             (code, format!("{error:#}"))
         })
     }
@@ -120,30 +120,30 @@ mod tests {
     async fn health__should_say_whether_the_process_works() {
         let ready = process(StatusCode::OK, "{\"ready\":true}").await;
         let serve = |address| format!("[serve]\nlisten = \"{address}\"\n");
-        assert_eq!(outcome(serve(ready), Role::Serve).await, Ok(()));
+        assert_eq!(outcome(serve(ready), CheckedRole::Serve).await, Ok(()));
         let body = "{\"ready\":false,\"reason\":\"the bus is away\"}";
         let not_ready = process(StatusCode::SERVICE_UNAVAILABLE, body).await;
-        let said = outcome(serve(not_ready), Role::Serve).await;
+        let said = outcome(serve(not_ready), CheckedRole::Serve).await;
         assert_eq!(said, Err((6, "the bus is away".to_owned())));
         // Of a signer node only its metrics can be asked for.
         let signer = |address: &str| format!("[signer]\nmetrics_listen = \"{address}\"\n");
-        let said = outcome(signer(&not_ready.to_string()), Role::Signer).await;
+        let said = outcome(signer(&not_ready.to_string()), CheckedRole::Signer).await;
         assert_eq!(said, Ok(()));
     }
 
     #[tokio::test]
     async fn health__should_name_what_it_cannot_ask() {
         for (settings, role, expected) in [
-            ("", Role::Signer, "signer.metrics_listen is empty"),
+            ("", CheckedRole::Signer, "signer.metrics_listen is empty"),
             (
                 "[serve]\nlisten = \"127.0.0.1:0\"\n",
-                Role::Serve,
+                CheckedRole::Serve,
                 "serve.listen has port 0",
             ),
             // Nobody may listen there.
             (
                 "[serve]\nlisten = \"127.0.0.1:1\"\n",
-                Role::Serve,
+                CheckedRole::Serve,
                 "http://127.0.0.1:1/readyz does not answer",
             ),
         ] {

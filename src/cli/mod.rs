@@ -213,12 +213,12 @@ fn public_key(key: &str) -> anyhow::Result<String> {
 /// A command did what it was asked to, and what it found has an exit code of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
-pub struct Finding {
+pub struct CommandFinding {
     code: u8,
     sentence: String,
 }
 
-impl Finding {
+impl CommandFinding {
     /// Something is wrong that the command was to look for.
     fn error(sentence: String) -> Self {
         Self { code: 1, sentence }

@@ -19,7 +19,7 @@ use covault_core::{
 };
 use covault_mpc::policy::{Policy, PolicyRequest, Spending};
 
-use self::progress::StoredRequest;
+use self::progress::FetchedRequest;
 use super::{client::PlatformArgs, print_line};
 use crate::{files, wiring};
 
@@ -108,7 +108,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     if let (Some(uuid), Some(url), Some(token_file)) = (&args.request, &args.url, &args.token_file)
     {
         let service = PlatformArgs::new(url.clone(), token_file.clone());
-        let stored = StoredRequest::load(service, uuid).await?;
+        let stored = FetchedRequest::load(service, uuid).await?;
         return judge(&policy, &stored.asked(&args)?, &stored.approved);
     }
     match &args.payload {

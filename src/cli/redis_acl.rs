@@ -54,7 +54,7 @@ pub struct Args {
 
 /// A user of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Process {
+enum RedisProcess {
     Signer(NodeId),
     Orchestrator(NodeId),
     /// The user for people.
@@ -73,9 +73,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     for (entries, of) in [
         (
             &args.orchestrator,
-            Process::Orchestrator as fn(NodeId) -> Process,
+            RedisProcess::Orchestrator as fn(NodeId) -> RedisProcess,
         ),
-        (&args.signer, Process::Signer),
+        (&args.signer, RedisProcess::Signer),
     ] {
         for entry in entries {
             let (name, id) = named_key(entry)?;
@@ -95,7 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             .await?;
         for node in nodes.nodes {
             let id = NodeId::parse_openssh_line(&node.public_key).map_err(explain)?;
-            users.add_unless_named(&node.name, Process::Signer(id))?;
+            users.add_unless_named(&node.name, RedisProcess::Signer(id))?;
         }
     }
     if users.0.is_empty() {
@@ -103,14 +103,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             "name the processes (--orchestrator, --signer), or an orchestrator that knows its nodes (--config)"
         );
     }
-    let is_orchestrator = |process: &&Process| matches!(process, Process::Orchestrator(_));
+    let is_orchestrator =
+        |process: &&RedisProcess| matches!(process, RedisProcess::Orchestrator(_));
     if users.0.values().filter(is_orchestrator).count() == 1 {
         eprintln!(
             "only one orchestrator is among these users: if there are others, name them (--orchestrator NAME=KEY), as ACL LOAD \
              deletes users that the file does not have"
         );
     }
-    users.add(OPERATOR, Process::Person)?;
+    users.add(OPERATOR, RedisProcess::Person)?;
     files::make_folder(&args.passwords)?;
     let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     if let Some(problem) = namespace_problem(&namespace) {
@@ -128,10 +129,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 /// By name.
 #[derive(Default)]
-struct Users(BTreeMap<String, Process>);
+struct Users(BTreeMap<String, RedisProcess>);
 
 impl Users {
-    fn add(&mut self, name: &str, process: Process) -> anyhow::Result<()> {
+    fn add(&mut self, name: &str, process: RedisProcess) -> anyhow::Result<()> {
         let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || !name.chars().all(is_letter) || name == "default" {
             bail!(
@@ -139,7 +140,7 @@ impl Users {
                  (--signer NAME=KEY gives a node another name)"
             );
         }
-        if name == OPERATOR && process != Process::Person {
+        if name == OPERATOR && process != RedisProcess::Person {
             bail!(
                 "{OPERATOR} is the user for people: name the process otherwise (--signer NAME=KEY)"
             );
@@ -152,7 +153,7 @@ impl Users {
     }
 
     /// Adds a process that has not got a name on the command line.
-    fn add_unless_named(&mut self, name: &str, process: Process) -> anyhow::Result<()> {
+    fn add_unless_named(&mut self, name: &str, process: RedisProcess) -> anyhow::Result<()> {
         if self.0.values().any(|known| *known == process) {
             return Ok(());
         }
@@ -170,7 +171,7 @@ impl Users {
             "" => "orchestrator",
             name => name,
         };
-        self.add_unless_named(name, Process::Orchestrator(id))
+        self.add_unless_named(name, RedisProcess::Orchestrator(id))
     }
 }
 
@@ -215,18 +216,18 @@ fn password_hash(folder: &Path, name: &str) -> anyhow::Result<String> {
 
 /// The line of `users.acl`. Commands that read and commands that trim are in selectors of their own, so that leave to write
 /// to all inboxes is none to read them (docs/decisions/0080-what-deploy-holds.md).
-fn line(name: &str, process: Process, hash: &str, namespace: &str) -> String {
+fn line(name: &str, process: RedisProcess, hash: &str, namespace: &str) -> String {
     let mut line = format!("user {name} on #{hash} resetkeys resetchannels -@all");
     let (id, is_orchestrator) = match process {
-        Process::Person => {
+        RedisProcess::Person => {
             // Who was refused, who is slow. It reads no message and changes nothing but the users, again from the file.
             line.push_str(
                 " +ping +hello +info +acl|log +acl|load +acl|whoami +slowlog|get +client|list",
             );
             return line;
         }
-        Process::Signer(id) => (hex::encode(id.0), false),
-        Process::Orchestrator(id) => (hex::encode(id.0), true),
+        RedisProcess::Signer(id) => (hex::encode(id.0), false),
+        RedisProcess::Orchestrator(id) => (hex::encode(id.0), true),
     };
     let bus = format!("covault:{{{namespace}}}");
     let commands = format!("covault:{{{}}}", commands_namespace(namespace));
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn line__should_let_a_process_read_its_own_inbox_alone() {
         let password = hex::encode(Sha256::digest("hunter2"));
-        let signer = line("signer-1", Process::Signer(ID), &password, "staging");
+        let signer = line("signer-1", RedisProcess::Signer(ID), &password, "staging");
         let own = format!("covault:{{staging}}:inbox:{}", "07".repeat(32));
         assert_eq!(
             signer,
@@ -267,23 +268,25 @@ mod tests {
                  %R~covault:{{staging}}:announcements) (+xtrim %W~{own})"
             )
         );
-        let orchestrator = line("o", Process::Orchestrator(ID), &password, "staging");
+        let orchestrator = line("o", RedisProcess::Orchestrator(ID), &password, "staging");
         assert!(
             orchestrator.ends_with(
                 " (+xadd +expire +xread +xrevrange +xtrim ~covault:{staging-commands}:*)"
             ),
             "{orchestrator}"
         );
-        let person = line(OPERATOR, Process::Person, &password, "staging");
+        let person = line(OPERATOR, RedisProcess::Person, &password, "staging");
         assert!(!person.contains('~'), "{person}");
     }
 
     #[test]
     fn users__should_have_names_of_their_own_that_redis_takes() {
         let mut users = Users::default();
-        let other = Process::Signer(NodeId([8; 32]));
-        users.add("vienna", Process::Signer(ID)).unwrap();
-        users.add_unless_named("wien", Process::Signer(ID)).unwrap();
+        let other = RedisProcess::Signer(NodeId([8; 32]));
+        users.add("vienna", RedisProcess::Signer(ID)).unwrap();
+        users
+            .add_unless_named("wien", RedisProcess::Signer(ID))
+            .unwrap();
         users.add_unless_named("graz", other).unwrap();
         assert_eq!(users.0.keys().collect::<Vec<_>>(), ["graz", "vienna"]);
         // A node chooses its name: it may be anything.
@@ -297,10 +300,10 @@ mod tests {
             "operator",
             "é",
         ] {
-            let third = Process::Signer(NodeId([9; 32]));
+            let third = RedisProcess::Signer(NodeId([9; 32]));
             assert!(users.add_unless_named(name, third).is_err(), "{name:?}");
         }
-        assert!(users.add("graz", Process::Orchestrator(ID)).is_err());
+        assert!(users.add("graz", RedisProcess::Orchestrator(ID)).is_err());
     }
 
     #[test]

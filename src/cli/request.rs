@@ -20,7 +20,7 @@ use covault_core::{
 use serde_json::Value;
 
 use super::{
-    Finding, ago, answer_json,
+    CommandFinding, ago, answer_json,
     approve::{details, visible},
     client::{ConnectionArgs, PlatformConnectionArgs},
     hint, one_line, print_line, table,
@@ -210,7 +210,8 @@ async fn watch(client: &super::client::AdminClient, uuid: &str, json: bool) -> a
             Status::Succeeded => Some(Ok(())),
             Status::Failed => {
                 let reason = visible(&request.failed_reason);
-                let failed = Finding::request_failed(format!("the request failed: {reason}"));
+                let failed =
+                    CommandFinding::request_failed(format!("the request failed: {reason}"));
                 Some(Err(failed.into()))
             }
             Status::Pending | Status::Unspecified => None,

@@ -6,7 +6,7 @@ use covault_core::schema::admin::{
 };
 use serde::Serialize;
 
-use super::{Finding, client::ConnectionArgs, print_line};
+use super::{CommandFinding, client::ConnectionArgs, print_line};
 
 /// So many vaults are looked at; of more it is said that there are more.
 const MOST_VAULTS: usize = 10_000;
@@ -29,7 +29,7 @@ pub struct Args {
 /// What there is to say.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ServiceStatus {
     /// Why it takes no work; nothing where it does.
     not_ready: Option<String>,
     nodes: usize,
@@ -53,9 +53,9 @@ struct Status {
 /// When the orchestrator does not answer, and as exit codes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.orchestrator.client()?;
-    let mut status = Status {
+    let mut status = ServiceStatus {
         not_ready: client.not_ready().await?,
-        ..Status::default()
+        ..ServiceStatus::default()
     };
     let nodes = client.call::<ListNodes>(&ListNodesRequest {}).await?;
     status.note_nodes(&nodes);
@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .map_or(Ok(()), |finding| Err(finding.into()))
 }
 
-impl Status {
+impl ServiceStatus {
     fn note_nodes(&mut self, response: &ListNodesResponse) {
         self.nodes = response.nodes.len();
         self.nodes_waiting = response.want_to_join.len();
@@ -129,21 +129,24 @@ impl Status {
         }
     }
 
-    fn finding(&self) -> Option<Finding> {
+    fn finding(&self) -> Option<CommandFinding> {
         if let Some(reason) = &self.not_ready {
-            return Some(Finding::cannot_sign(format!("cannot sign: {reason}")));
+            return Some(CommandFinding::cannot_sign(format!(
+                "cannot sign: {reason}"
+            )));
         }
         let cannot = self.vaults_that_cannot_sign.len();
         if cannot > 0 {
             let vaults = if cannot == 1 { "vault" } else { "vaults" };
             let sentence = format!("{cannot} {vaults} cannot sign");
-            return Some(Finding::cannot_sign(sentence));
+            return Some(CommandFinding::cannot_sign(sentence));
         }
         let needs_somebody = !self.nodes_away.is_empty()
             || !self.nodes_halted.is_empty()
             || !self.nodes_with_bans.is_empty()
             || self.requests_stuck > 0;
-        needs_somebody.then(|| Finding::degraded("it signs, but something needs attention".into()))
+        needs_somebody
+            .then(|| CommandFinding::degraded("it signs, but something needs attention".into()))
     }
 
     fn lines(&self) -> Vec<String> {
@@ -231,8 +234,8 @@ mod tests {
 
     #[test]
     fn status__should_say_what_is_in_the_way_and_how_bad_that_is() {
-        let mut status = Status::default();
-        let code = |status: &Status| status.finding().map_or(0, |finding| finding.code());
+        let mut status = ServiceStatus::default();
+        let code = |status: &ServiceStatus| status.finding().map_or(0, |finding| finding.code());
         status.note_nodes(&ListNodesResponse {
             nodes: vec![
                 node("vienna", true, &[]),
@@ -281,9 +284,9 @@ mod tests {
                 "requests  4 make no progress: covault request stuck",
             ]
         );
-        let away = Status {
+        let away = ServiceStatus {
             not_ready: Some("the bus is away".into()),
-            ..Status::default()
+            ..ServiceStatus::default()
         };
         assert_eq!(code(&away), 6);
         assert_eq!(away.lines()[0], "service   not ready: the bus is away");

@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD, prelude::BASE64_URL_SAFE_NO_
 use sha2::{Digest as _, Sha256};
 
 /// A file that pages name.
-pub struct Asset {
+pub struct StaticAsset {
     /// Its media type.
     pub kind: &'static str,
     /// The file.
@@ -17,7 +17,7 @@ pub struct Asset {
     pub integrity: String,
 }
 
-impl Asset {
+impl StaticAsset {
     fn new(kind: &'static str, text: &'static str) -> Self {
         let hash = Sha256::digest(text);
         Self {
@@ -30,23 +30,23 @@ impl Asset {
 }
 
 /// How pages look.
-pub static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+pub static STYLE: LazyLock<StaticAsset> = LazyLock::new(|| {
     let text = include_str!("static/console.css");
-    Asset::new("text/css; charset=utf-8", text)
+    StaticAsset::new("text/css; charset=utf-8", text)
 });
 /// What they do.
-pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+pub static SCRIPT: LazyLock<StaticAsset> = LazyLock::new(|| {
     let text = include_str!("static/console.js");
-    Asset::new("text/javascript; charset=utf-8", text)
+    StaticAsset::new("text/javascript; charset=utf-8", text)
 });
 /// How they notice changes.
-pub static LIVE: LazyLock<Asset> = LazyLock::new(|| {
+pub static LIVE: LazyLock<StaticAsset> = LazyLock::new(|| {
     let text = include_str!("static/live.js");
-    Asset::new("text/javascript; charset=utf-8", text)
+    StaticAsset::new("text/javascript; charset=utf-8", text)
 });
 
 /// What a path names.
-pub fn fixed(path: &[&str]) -> Option<&'static Asset> {
+pub fn fixed(path: &[&str]) -> Option<&'static StaticAsset> {
     match path {
         ["static", "console.css"] => Some(&STYLE),
         ["static", "console.js"] => Some(&SCRIPT),

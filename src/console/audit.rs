@@ -12,9 +12,9 @@ use covault_core::{
 };
 
 use super::{
-    Call, forbidden,
+    ConsoleCall, forbidden,
     pages::vault_names,
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     text::{Text, Time},
     views::{ChoiceView, Shell},
 };
@@ -66,13 +66,13 @@ struct VerifyPage {
 }
 
 /// The chains that an auditor sees, and the one that the page is about.
-struct Chosen {
+struct AuditChoice {
     chains: Vec<(String, String)>,
     chain: String,
     name: String,
 }
 
-async fn chosen(call: &Call<'_>, signed_in: &SignedIn) -> Result<Chosen, Refused> {
+async fn chosen(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<AuditChoice, PageError> {
     if signed_in.user.role != UserRole::Auditor {
         return Err(forbidden("only auditors see the audit log"));
     }
@@ -89,12 +89,12 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn) -> Result<Chosen, Refused
     let wanted = call.parameter("chain");
     let chosen = chains.iter().find(|(chain, _)| *chain == wanted);
     let Some((chain, name)) = chosen.or_else(|| chains.first()).cloned() else {
-        return Err(Refused::new(
+        return Err(PageError::new(
             StatusCode::NOT_FOUND,
             "there is no vault that you see",
         ));
     };
-    Ok(Chosen {
+    Ok(AuditChoice {
         chains,
         chain,
         name,
@@ -102,8 +102,8 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn) -> Result<Chosen, Refused
 }
 
 /// One chain, the newest entries first.
-pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
-    let Chosen {
+pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
+    let AuditChoice {
         chains,
         chain,
         name,
@@ -135,7 +135,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
         })
         .collect();
     entries.reverse();
-    Answer::page(&AuditPage {
+    PageResponse::page(&AuditPage {
         shell: Shell::new(signed_in, "audit"),
         chains: chains
             .into_iter()
@@ -153,7 +153,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
 }
 
 /// The number of the last entry of a chain.
-async fn head(call: &Call<'_>, chain: &str) -> Result<u64, Fault> {
+async fn head(call: &ConsoleCall<'_>, chain: &str) -> Result<u64, Fault> {
     // Behind every entry: what comes is the head alone.
     let request = admin::ListAuditEntriesRequest {
         chain: chain.to_owned(),
@@ -165,8 +165,11 @@ async fn head(call: &Call<'_>, chain: &str) -> Result<u64, Fault> {
 
 /// Whether the entries of a chain fit together, a long page of them at a time. It says no more than the store does: who
 /// could write a whole new chain is found out by a head that was kept elsewhere.
-pub async fn verify(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
-    let Chosen { chain, name, .. } = chosen(call, signed_in).await?;
+pub async fn verify(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
+    let AuditChoice { chain, name, .. } = chosen(call, signed_in).await?;
     let _place = call.long_read(signed_in)?;
     let of: AuditChain = chain.parse()?;
     let from: u64 = call.parameter("from").parse().unwrap_or(1).max(1);
@@ -175,7 +178,7 @@ pub async fn verify(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
     // A link that someone has sent is no reason to doubt the log.
     if from > last.saturating_add(1) {
         let problem = format!("from: the log has {last} entries");
-        return Err(Refused::new(StatusCode::BAD_REQUEST, &problem));
+        return Err(PageError::new(StatusCode::BAD_REQUEST, &problem));
     }
     let previous = match (from, hash.as_str()) {
         (1, _) | (_, "") => NO_HASH,
@@ -210,7 +213,7 @@ pub async fn verify(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
         }
         tokio::task::yield_now().await;
     }
-    Answer::page(&VerifyPage {
+    PageResponse::page(&VerifyPage {
         shell: Shell::new(signed_in, "audit"),
         chain: Text::new(name),
         chain_uuid: chain,

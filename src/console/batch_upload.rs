@@ -18,18 +18,18 @@ use futures::stream;
 use multer::Multipart;
 
 use super::{
-    Call,
+    ConsoleCall,
     batches::check_role,
     facts,
     facts::SaidOfToken,
     pages::vault_names,
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     sessions,
     text::Text,
     views::{ChoiceView, Shell},
 };
 use crate::{
-    batch_sheet::{self, PaidAsset, Sheet},
+    batch_sheet::{self, PaidAsset, PaymentSheet},
     units::{coin, in_units},
 };
 
@@ -57,7 +57,7 @@ struct UploadPage {
     /// The vault has more wallets than are listed.
     has_more: bool,
     chains: Vec<(u64, bool)>,
-    form: Form,
+    form: UploadForm,
     /// What is wrong with the form as a whole.
     problem: Text,
     sheet: Option<SheetView>,
@@ -69,7 +69,7 @@ struct UploadPage {
 
 /// What the person has given.
 #[derive(Default)]
-struct Form {
+struct UploadForm {
     form_token: String,
     vault: String,
     from: String,
@@ -98,7 +98,7 @@ struct SheetView {
     problems: Vec<(usize, &'static str, Text)>,
     /// Whose amounts those of the rows are.
     amounts: &'static str,
-    rows: Vec<RowView>,
+    rows: Vec<UploadRow>,
     duplicates: usize,
     total: String,
     smallest: String,
@@ -116,7 +116,7 @@ struct SheetView {
     warning: &'static str,
 }
 
-struct RowView {
+struct UploadRow {
     number: usize,
     recipient: Text,
     /// As it stands in the file.
@@ -133,7 +133,7 @@ struct RowView {
 }
 
 /// What is paid by which wallet.
-struct Chosen {
+struct UploadChoice {
     wallet: wire::Wallet,
     paid: PaidAsset,
     said: Option<SaidOfToken>,
@@ -141,18 +141,21 @@ struct Chosen {
     read_as: String,
 }
 
-pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
     check_role(signed_in)?;
-    let form = Form {
+    let form = UploadForm {
         vault: call.parameter("vault"),
         from: call.parameter("from"),
-        ..Form::default()
+        ..UploadForm::default()
     };
     show(call, signed_in, form, None, "").await
 }
 
 /// Reads a file and says what it would pay, or what is wrong with it. Nothing is stored.
-pub async fn check(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn check(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form = read(call, signed_in).await?;
     match sheet_of(call, signed_in, &form).await {
         Ok((_, _, shown)) => {
@@ -168,7 +171,10 @@ pub async fn check(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
 }
 
 /// Makes the batch of a file that was checked. It is checked again.
-pub async fn create(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn create(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form = read(call, signed_in).await?;
     let (chosen, sheet, shown) = match sheet_of(call, signed_in, &form).await {
         Ok(found) => found,
@@ -206,7 +212,7 @@ pub async fn create(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
     match made.await {
         Ok((made, _)) => {
             let uuid = made.batch_payment.unwrap_or_default().uuid;
-            Answer::see_page(&format!("/batches/{uuid}"))
+            PageResponse::see_page(&format!("/batches/{uuid}"))
         }
         Err(fault) => refuse(call, signed_in, form, fault).await,
     }
@@ -214,11 +220,11 @@ pub async fn create(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
 
 /// The page again with what is wrong, so that nothing has to be typed twice.
 async fn refuse(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    form: Form,
+    form: UploadForm,
     fault: Fault,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     if !matches!(fault.class(), Class::Invalid | Class::WrongState) {
         return Err(fault.into());
     }
@@ -227,8 +233,8 @@ async fn refuse(
 }
 
 /// The fields of a form with a file.
-async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
-    let wrong = |status, problem: &str| Refused::new(status, problem);
+async fn read(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<UploadForm, PageError> {
+    let wrong = |status, problem: &str| PageError::new(status, problem);
     let kind = call.head.headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind).map_err(|_| {
@@ -242,7 +248,7 @@ async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
     let body = stream::once(async move { Ok::<_, Infallible>(body) });
     let mut parts = Multipart::new(body, boundary);
     let broken = |_| wrong(StatusCode::BAD_REQUEST, "the form did not arrive whole");
-    let mut form = Form::default();
+    let mut form = UploadForm::default();
     let mut fields = 0_usize;
     while let Some(part) = parts.next_field().await.map_err(broken)? {
         fields = fields.saturating_add(1);
@@ -296,7 +302,11 @@ async fn read(call: &Call<'_>, signed_in: &SignedIn) -> Result<Form, Refused> {
 }
 
 /// The wallet of a form, what it pays, and how amounts are written.
-async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Chosen, Fault> {
+async fn chosen(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    form: &UploadForm,
+) -> Result<UploadChoice, Fault> {
     if form.from.is_empty() {
         return Err(Fault::field("from", "choose the wallet that pays"));
     }
@@ -343,7 +353,7 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
         }
         Some(_) => decimals_of(form, network, said.as_ref())?,
     };
-    Ok(Chosen {
+    Ok(UploadChoice {
         wallet,
         paid,
         said,
@@ -355,7 +365,7 @@ async fn chosen(call: &Call<'_>, signed_in: &SignedIn, form: &Form) -> Result<Ch
 /// The decimals of a token, and how amounts are read with them. The person says them: what a contract says, through nodes that
 /// may lie, decides about no amount.
 fn decimals_of(
-    form: &Form,
+    form: &UploadForm,
     network: Network,
     said: Option<&SaidOfToken>,
 ) -> Result<(usize, String), Fault> {
@@ -391,10 +401,10 @@ fn decimals_of(
 }
 
 async fn sheet_of(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    form: &Form,
-) -> Result<(Chosen, Sheet, SheetView), Fault> {
+    form: &UploadForm,
+) -> Result<(UploadChoice, PaymentSheet, SheetView), Fault> {
     if form.is_empty {
         return Err(Fault::field(
             "file",
@@ -424,7 +434,7 @@ async fn sheet_of(
     }
     let asset = chosen.paid.asset();
     let by_chain = |units| chosen.said.as_ref().map(|said| said.in_units(units));
-    let rows = sheet.rows.iter().map(|row| RowView {
+    let rows = sheet.rows.iter().map(|row| UploadRow {
         number: row.number,
         recipient: Text::new(&row.recipient),
         amount: Text::new(&row.amount),
@@ -480,12 +490,12 @@ async fn sheet_of(
 }
 
 async fn show(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    mut form: Form,
+    mut form: UploadForm,
     sheet: Option<SheetView>,
     problem: &str,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     let names = vault_names(call, signed_in).await?;
     let mut by_name: Vec<_> = names.iter().collect();
     by_name.sort_by_key(|(_, name)| *name);
@@ -500,7 +510,7 @@ async fn show(
         .into_iter()
         .filter_map(|chain| chain.chain_id.filter(|_| chain.network == Network::Evm));
     let chains = chains.map(|id| (id, id.to_string() == form.chain));
-    Answer::page(&UploadPage {
+    PageResponse::page(&UploadPage {
         shell: Shell::new(signed_in, "batches"),
         vaults: by_name
             .into_iter()
@@ -523,9 +533,9 @@ async fn show(
 
 /// The wallets of the vault that can pay, the chosen one in any case; whether there are more.
 async fn wallets(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    form: &Form,
+    form: &UploadForm,
 ) -> Result<(Vec<(String, Text, bool)>, bool), Fault> {
     let mut wallets = Vec::new();
     if form.vault.is_empty() {

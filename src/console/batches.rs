@@ -27,10 +27,10 @@ use covault_core::{
 };
 
 use super::{
-    Call, facts, forbidden,
+    ConsoleCall, facts, forbidden,
     pages::vault_names,
     requests::{details, view},
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     sessions,
     text::{Text, Time},
     views::{ChoiceView, RequestView, Shell},
@@ -126,12 +126,12 @@ struct BatchPage {
     leaves_allowance: bool,
     requests: Vec<(String, Option<RequestView>)>,
     /// What this person can do.
-    may: May,
+    may: AllowedActions,
 }
 
 /// What a person can do with a batch now.
 #[derive(Default)]
-struct May {
+struct AllowedActions {
     approve: bool,
     resume: bool,
     reject: bool,
@@ -200,7 +200,7 @@ fn batch_view(batch: &BatchPaymentSummary) -> BatchView {
 }
 
 /// The batches of a vault, the newest first.
-pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn list(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
     let names = vault_names(call, signed_in).await?;
     let mut by_name: Vec<_> = names.iter().collect();
     by_name.sort_by_key(|(_, name)| *name);
@@ -210,7 +210,7 @@ pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
         _ if names.contains_key(&wanted) => Some(wanted),
         _ => {
             let problem = "you see no such vault";
-            return Err(Refused::new(StatusCode::NOT_FOUND, problem));
+            return Err(PageError::new(StatusCode::NOT_FOUND, problem));
         }
     };
     let wanted = call.parameter("state");
@@ -249,7 +249,7 @@ pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
         }
         format!("/batches?{}", query.finish())
     });
-    Answer::page(&BatchesPage {
+    PageResponse::page(&BatchesPage {
         shell: Shell::new(signed_in, "batches"),
         vaults: by_name
             .into_iter()
@@ -271,7 +271,11 @@ pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
 }
 
 /// One batch: its rows, what it costs, its signing requests, and what can be done.
-pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<Answer, Refused> {
+pub async fn page(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    uuid: &str,
+) -> Result<PageResponse, PageError> {
     let request = admin::GetBatchPaymentRequest {
         uuid: uuid.to_owned(),
     };
@@ -331,7 +335,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<A
         false => (Vec::new(), String::new()),
     };
     let may = may(call, signed_in, &batch).await?;
-    Answer::page(&BatchPage {
+    PageResponse::page(&BatchPage {
         shell: Shell::new(signed_in, "batches"),
         vault: Text::new(&vault),
         vault_uuid: batch.vault_uuid.clone(),
@@ -377,18 +381,18 @@ fn stage(stage: &str) -> &'static str {
 
 /// What the person can do.
 async fn may(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     batch: &BatchPaymentSummary,
-) -> Result<May, Fault> {
+) -> Result<AllowedActions, Fault> {
     let waits = state(batch).1 == "pending" && !batch.approved;
     if signed_in.user.role != UserRole::Approver {
-        return Ok(May {
+        return Ok(AllowedActions {
             why_not: match waits || batch.resumable {
                 true => "Approvers approve, resume and reject batch payments.",
                 false => "",
             },
-            ..May::default()
+            ..AllowedActions::default()
         });
     }
     let caller = call.caller(signed_in);
@@ -398,7 +402,7 @@ async fn may(
         .vault(&batch.vault_uuid)
         .await?;
     let people = vault.approvals.is_some_and(|rule| rule.mode == "manual");
-    Ok(May {
+    Ok(AllowedActions {
         approve: waits && people,
         resume: batch.resumable && people,
         reject: waits || batch.resumable || !batch.held_up_by.is_empty(),
@@ -414,7 +418,7 @@ async fn may(
 
 /// Balance and fee, and what is missing.
 async fn money(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     batch: &BatchPaymentSummary,
     paid: &PaidAsset,
@@ -498,7 +502,7 @@ fn lacks(has: U256, needs: U256) -> Option<U256> {
 
 /// What the transactions of a batch may cost, by what its chain's nodes ask for now.
 async fn fee_about(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     batch: &BatchPaymentSummary,
     paid: &PaidAsset,
@@ -536,7 +540,7 @@ async fn fee_about(
 }
 
 /// A field of a form that was posted.
-fn field(call: &Call<'_>, name: &str) -> String {
+fn field(call: &ConsoleCall<'_>, name: &str) -> String {
     let mut pairs = form_urlencoded::parse(&call.body);
     let found = pairs.find(|(key, _)| key == name);
     found
@@ -545,7 +549,7 @@ fn field(call: &Call<'_>, name: &str) -> String {
 }
 
 /// Refuses who may not decide about batches.
-pub fn check_role(signed_in: &SignedIn) -> Result<(), Refused> {
+pub fn check_role(signed_in: &SignedIn) -> Result<(), PageError> {
     match signed_in.user.role {
         UserRole::Approver => Ok(()),
         _ => Err(forbidden(
@@ -556,11 +560,11 @@ pub fn check_role(signed_in: &SignedIn) -> Result<(), Refused> {
 
 /// What a button of the page of a batch does; the way back to it.
 pub async fn act(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     uuid: &str,
     what: &str,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     sessions::check_form(signed_in, &field(call, "form_token"))?;
     check_role(signed_in)?;
     let uuid = uuid.to_owned();
@@ -587,9 +591,14 @@ pub async fn act(
             call.operation::<RejectBatchPayment>(signed_in, &request)
                 .await?;
         }
-        _ => return Err(Refused::new(StatusCode::NOT_FOUND, "there is no such page")),
+        _ => {
+            return Err(PageError::new(
+                StatusCode::NOT_FOUND,
+                "there is no such page",
+            ));
+        }
     }
-    Answer::see_page(&back)
+    PageResponse::see_page(&back)
 }
 
 #[cfg(test)]

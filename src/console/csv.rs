@@ -11,10 +11,10 @@ use covault_core::fault::Fault;
 use futures::stream;
 
 use super::{
-    Call, Console, LongRead,
-    history::{Filter, goes_on, list, search},
+    Console, ConsoleCall, LongRead,
+    history::{HistoryFilter, goes_on, list, search},
     listing::shown,
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     sessions,
     text::Text,
     views::RequestView,
@@ -46,12 +46,12 @@ const COLUMNS: [&str; 18] = [
 ];
 
 /// What is left to write.
-struct Export {
+struct CsvExport {
     console: Arc<Console>,
     caller: Caller,
     who: SignedIn,
     cookie: String,
-    filter: Filter,
+    filter: HistoryFilter,
     vault: String,
     /// The page that is read next; 0: the head is written first.
     page: i64,
@@ -63,12 +63,15 @@ struct Export {
 }
 
 /// The requests that the history shows with the same filter, as a download.
-pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn export(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let place = call.long_read(signed_in)?;
-    let filter = Filter::of(call, signed_in).await?;
+    let filter = HistoryFilter::of(call, signed_in).await?;
     let body = match (&filter.vault, filter.search.is_empty()) {
         (Some(vault), true) => {
-            let export = Export {
+            let export = CsvExport {
                 console: Arc::clone(call.console),
                 caller: call.caller(signed_in),
                 who: signed_in.clone(),
@@ -81,7 +84,7 @@ pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
                 is_over: false,
                 _place: place,
             };
-            Body::from_stream(stream::unfold(export, Export::next))
+            Body::from_stream(stream::unfold(export, CsvExport::next))
         }
         _ => {
             let found = search(call, signed_in, &filter).await?;
@@ -107,10 +110,10 @@ pub async fn export(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
         let value = HeaderValue::from_static(value);
         response.headers_mut().insert(name, value);
     }
-    Ok(Answer::stream(response))
+    Ok(PageResponse::stream(response))
 }
 
-impl Export {
+impl CsvExport {
     /// The next part; an error cuts the download off, so that nobody takes a part for the whole.
     async fn next(mut self) -> Option<(Result<Bytes, Fault>, Self)> {
         if self.is_over {

@@ -10,16 +10,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Call,
-    lockout::Tried,
-    response::{self, Answer, Refused},
-    sessions::{Credential, PATIENCE_MS},
+    ConsoleCall,
+    lockout::TriedSecret,
+    response::{self, PageError, PageResponse},
+    sessions::{PATIENCE_MS, PasskeyAssertion},
     views,
 };
 use crate::config::PageOrigin;
 
-pub fn page() -> Result<Answer, Refused> {
-    Answer::page(&views::EnrolPage {
+pub fn page() -> Result<PageResponse, PageError> {
+    PageResponse::page(&views::EnrolPage {
         shell: views::Shell::outside(),
     })
 }
@@ -30,7 +30,7 @@ struct LinkForm {
 }
 
 /// Whom the link enrols, and what the browser needs to make the passkey.
-pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
+pub async fn begin(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let form: LinkForm = response::json(call)?;
     let accounts = call.gateway().accounts();
     let enrolment = try_link(call, accounts.enrolment(&form.link)).await?;
@@ -43,7 +43,7 @@ pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
         key_name: &enrolment.key_name,
         enrolled: &enrolment.enrolled,
     };
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "name": enrolment.name,
         "keyName": enrolment.key_name,
         "publicKey": new.options(&call.console.place),
@@ -108,7 +108,7 @@ impl NewPasskey {
     ///
     /// # Errors
     /// 400 naming the field.
-    pub fn passkey(&self, place: &PageOrigin) -> Result<Passkey, Refused> {
+    pub fn passkey(&self, place: &PageOrigin) -> Result<Passkey, PageError> {
         let bytes = |name: &str, text: &str| {
             let decoded = BASE64_URL_SAFE_NO_PAD.decode(text);
             decoded.map_err(|_| Fault::field(name, "is not base64url"))
@@ -129,9 +129,9 @@ impl NewPasskey {
     ///
     /// # Errors
     /// As [`NewPasskey::passkey`].
-    pub fn proof_options(&self, place: &PageOrigin) -> Result<Answer, Refused> {
+    pub fn proof_options(&self, place: &PageOrigin) -> Result<PageResponse, PageError> {
         let challenge = self.passkey(place)?.enrol_challenge()?;
-        Ok(Answer::json(&json!({
+        Ok(PageResponse::json(&json!({
             "publicKey": {
                 "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge),
                 "rpId": place.rp_id,
@@ -146,12 +146,16 @@ impl NewPasskey {
     ///
     /// # Errors
     /// 400 naming what is wrong.
-    pub fn line(&self, place: &PageOrigin, proof: &Credential) -> Result<ApproverLine, Refused> {
+    pub fn line(
+        &self,
+        place: &PageOrigin,
+        proof: &PasskeyAssertion,
+    ) -> Result<ApproverLine, PageError> {
         let passkey = self.passkey(place)?;
         let (credential_id, possession, _) = proof.decode()?;
         if credential_id != passkey.credential_id {
             let problem = "another passkey has signed than was made: begin again";
-            return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+            return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
         }
         Ok(ApproverLine {
             passkey,
@@ -161,7 +165,7 @@ impl NewPasskey {
 }
 
 /// What the new passkey has to sign: every field of its line.
-pub fn prove(call: &Call<'_>) -> Result<Answer, Refused> {
+pub fn prove(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let new: NewPasskey = response::json(call)?;
     new.proof_options(&call.console.place)
 }
@@ -170,29 +174,31 @@ pub fn prove(call: &Call<'_>) -> Result<Answer, Refused> {
 struct EnrolForm {
     link: String,
     passkey: NewPasskey,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
 /// Checks the proof, uses the link up, and tells the line and its words.
-pub async fn finish(call: &Call<'_>) -> Result<Answer, Refused> {
+pub async fn finish(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let form: EnrolForm = response::json(call)?;
     let line = form.passkey.line(&call.console.place, &form.credential)?;
     let shown = (line.line()?, line.fingerprint()?.join(" "));
     let accounts = call.gateway().accounts();
     try_link(call, accounts.enrol(&form.link, line, call.browser())).await?;
-    Ok(Answer::json(&json!({"line": shown.0, "words": shown.1})))
+    Ok(PageResponse::json(
+        &json!({"line": shown.0, "words": shown.1}),
+    ))
 }
 
 /// Counts links that cannot be used.
 async fn try_link<T>(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     tried: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Refused> {
+) -> Result<T, PageError> {
     let lock_out = &call.console.lock_out;
-    lock_out.check(Tried::Link, call.address, call.now_ms())?;
+    lock_out.check(TriedSecret::Link, call.address, call.now_ms())?;
     Ok(tried.await.inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(Tried::Link, call.address, call.now_ms());
+            lock_out.wrong(TriedSecret::Link, call.address, call.now_ms());
         }
     })?)
 }

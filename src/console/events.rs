@@ -16,8 +16,8 @@ use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
-    Call, Console, listing,
-    response::{Answer, Refused},
+    Console, ConsoleCall, listing,
+    response::{PageError, PageResponse},
     sessions,
 };
 use crate::{api::admission::ListenerPlace, http::server::RequestGuard, shutdown};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Changes that come within this time are one: a page loads again once.
 const GATHER: Duration = Duration::from_millis(500);
 
-struct Listening {
+struct PageListener {
     console: Arc<Console>,
     listener: ChangeListener,
     who: SignedIn,
@@ -37,7 +37,7 @@ struct Listening {
     _held: (ListenerPlace, Option<RequestGuard>),
 }
 
-pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
+pub async fn stream(call: &ConsoleCall<'_>, who: SignedIn) -> Result<PageResponse, PageError> {
     let caller = call.caller(&who);
     let place = call.console.api.admission.listen(caller.token)?;
     let listener = call.gateway().listen(caller, None);
@@ -48,7 +48,7 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
     let (pending, _) = listing::pending(call, &who, "", listing::INBOX).await?;
     let pending = listing::mark(&pending);
     let guard = call.head.extensions.get::<RequestGuard>().cloned();
-    let listening = Listening {
+    let listening = PageListener {
         console: Arc::clone(call.console),
         listener,
         who,
@@ -69,10 +69,10 @@ pub async fn stream(call: &Call<'_>, who: SignedIn) -> Result<Answer, Refused> {
     let unbuffered = HeaderName::from_static("x-accel-buffering");
     let headers = response.headers_mut();
     headers.insert(unbuffered, HeaderValue::from_static("no"));
-    Ok(Answer::stream(response))
+    Ok(PageResponse::stream(response))
 }
 
-impl Listening {
+impl PageListener {
     /// Returns when something has changed; `None` at the end of session or process.
     async fn changed(&mut self) -> Option<()> {
         let mut stop = self.console.stop.clone();

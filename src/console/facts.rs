@@ -8,7 +8,7 @@ use std::{
 
 use covault_actors::{
     chain_rpc::{ChainKey, TokenFacts},
-    gateway::{Pages, RecipientHistory},
+    gateway::{PageReader, RecipientHistory},
     operations::ListNodes,
     users::SignedIn,
 };
@@ -23,7 +23,7 @@ use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
-    Call,
+    ConsoleCall,
     pages::{halt_in_words, vault_names},
     text::{SpendView, Text, Time},
     views::{RequestView, RuleView},
@@ -112,7 +112,7 @@ pub fn whose_amounts(said: Option<&SaidOfToken>) -> &'static str {
 
 /// What the contract of a token says of it, as the nodes of its chain tell.
 pub async fn token(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     chain: ChainKey,
     token: &str,
@@ -131,7 +131,7 @@ pub async fn token(
 
 /// Adds to the pages of requests what is known beside them. Nothing is left out of a page because that is not known.
 pub async fn add(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     requests: &mut [(wire::SigningRequest, RequestView)],
 ) {
@@ -211,7 +211,7 @@ pub async fn add(
 }
 
 /// What is known of one payment.
-struct Found {
+struct PaymentRecord {
     of_token: Option<SaidOfToken>,
     whose: Text,
     history: String,
@@ -220,7 +220,7 @@ struct Found {
 
 /// What the contracts of a page's tokens say of them, each asked once, all of them for [`PATIENCE`] together.
 async fn tokens_of(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     questions: &[(usize, SpendView)],
 ) -> HashMap<TokenName, SaidOfToken> {
@@ -257,13 +257,13 @@ fn token_name(spend: &SpendView) -> Option<TokenName> {
 
 async fn found(
     tokens: &HashMap<TokenName, SaidOfToken>,
-    pages: &Pages<'_>,
+    pages: &PageReader<'_>,
     names: &HashMap<String, String>,
     request: &wire::SigningRequest,
     spend: &SpendView,
     most: usize,
-) -> Found {
-    let mut found = Found {
+) -> PaymentRecord {
+    let mut found = PaymentRecord {
         of_token: None,
         whose: Text::default(),
         history: String::new(),
@@ -367,8 +367,8 @@ fn in_words(history: &RecipientHistory, units: impl Fn(U256) -> String) -> Strin
 
 /// Who has to agree to a request, and whether its signers are there.
 async fn rule(
-    call: &Call<'_>,
-    pages: &Pages<'_>,
+    call: &ConsoleCall<'_>,
+    pages: &PageReader<'_>,
     request: &wire::SigningRequest,
 ) -> Option<RuleView> {
     let rule = pages.rule_of(&request.uuid).await.ok()??;

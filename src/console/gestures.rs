@@ -20,22 +20,23 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Call, forbidden,
+    ConsoleCall, forbidden,
     requests::{details, shown_hash},
-    response::{self, Answer, Refused},
-    sessions::{Credential, PATIENCE_MS, check_form},
+    response::{self, PageError, PageResponse},
+    sessions::{PATIENCE_MS, PasskeyAssertion, check_form},
     text::Text,
 };
 use crate::{
     approving::{
-        self, Asked, HOUR_MS, NO_BATCH_CONTRACTS, USUAL_HOURS, WantedTerms, asked, gesture,
+        self, HOUR_MS, NO_BATCH_CONTRACTS, RequestToApprove, USUAL_HOURS, WantedTerms, asked,
+        gesture,
     },
     units::{coin, smallest},
 };
 
 /// The highest fee that a person names for a request.
 #[derive(Deserialize)]
-pub struct Wanted {
+pub struct NamedFee {
     pub uuid: String,
     /// What the page has shown of it ([`shown_hash`]).
     pub shown: String,
@@ -47,13 +48,13 @@ pub struct Wanted {
 #[derive(Deserialize)]
 struct BeginForm {
     form_token: String,
-    items: Vec<Wanted>,
+    items: Vec<NamedFee>,
 }
 
 /// What is signed of one request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Item {
+struct ApprovalItem {
     uuid: String,
     most_fee: String,
     valid_until_ms: u64,
@@ -62,14 +63,14 @@ struct Item {
 #[derive(Deserialize)]
 struct ApproveForm {
     form_token: String,
-    items: Vec<Item>,
+    items: Vec<ApprovalItem>,
     list: Vec<String>,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
 /// A request to reject.
 #[derive(Deserialize)]
-pub struct Shown {
+pub struct ShownRequest {
     pub uuid: String,
     /// What the page has shown of it ([`shown_hash`]).
     pub shown: String,
@@ -78,7 +79,7 @@ pub struct Shown {
 #[derive(Deserialize)]
 struct BeginRejectForm {
     form_token: String,
-    items: Vec<Shown>,
+    items: Vec<ShownRequest>,
     #[serde(default)]
     reason: String,
 }
@@ -90,24 +91,24 @@ struct RejectForm {
     #[serde(default)]
     reason: String,
     #[serde(default)]
-    credential: Option<Credential>,
+    credential: Option<PasskeyAssertion>,
 }
 
 /// Refuses who may not approve, and forms that are not this session's.
-fn check(signed_in: &SignedIn, form_token: &str, requests: usize) -> Result<(), Refused> {
+fn check(signed_in: &SignedIn, form_token: &str, requests: usize) -> Result<(), PageError> {
     check_form(signed_in, form_token)?;
     if signed_in.user.role != UserRole::Approver {
         return Err(forbidden("only approvers approve and reject"));
     }
     if !(1..=MAX_LIST).contains(&requests) {
         let problem = "choose 1 to 100 requests";
-        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
     }
     Ok(())
 }
 
 /// What the browser is to have signed, by a passkey of this person.
-fn options(call: &Call<'_>, signed_in: &SignedIn, challenge: &[u8; 32]) -> Value {
+fn options(call: &ConsoleCall<'_>, signed_in: &SignedIn, challenge: &[u8; 32]) -> Value {
     let id = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
     let passkeys = signed_in.user.passkeys.iter();
     let passkeys: Vec<_> = passkeys
@@ -123,7 +124,10 @@ fn options(call: &Call<'_>, signed_in: &SignedIn, challenge: &[u8; 32]) -> Value
 }
 
 /// The signature, which must be of a passkey of the person who has signed in.
-fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonProof, Refused> {
+fn proof(
+    signed_in: &SignedIn,
+    credential: &PasskeyAssertion,
+) -> Result<wire::PersonProof, PageError> {
     let (credential_id, assertion, _) = credential.decode()?;
     if signed_in.user.passkey(&credential_id).is_none() {
         return Err(forbidden(
@@ -141,13 +145,13 @@ fn proof(signed_in: &SignedIn, credential: &Credential) -> Result<wire::PersonPr
     })
 }
 
-fn not_waiting(uuid: &str) -> Refused {
+fn not_waiting(uuid: &str) -> PageError {
     let problem = format!("{uuid} no longer waits for approval: reload the page");
     Fault::new(Class::WrongState, problem).into()
 }
 
 /// Refuses what no longer waits, and what differs from what the page has shown.
-fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), Refused> {
+fn check_shown(request: &wire::SigningRequest, shown: &str) -> Result<(), PageError> {
     let uuid = &request.uuid;
     let Some(subject) = &request.approval_subject else {
         return Err(not_waiting(uuid));
@@ -170,8 +174,8 @@ pub fn asked_with(
     request: &wire::SigningRequest,
     fee: &str,
     now_ms: u64,
-) -> Result<Asked, Refused> {
-    let wrong = |problem: String| Refused::new(StatusCode::BAD_REQUEST, &problem);
+) -> Result<RequestToApprove, PageError> {
+    let wrong = |problem: String| PageError::new(StatusCode::BAD_REQUEST, &problem);
     let decoded = approving::decode(request).map_err(|error| wrong(format!("{error:#}")))?;
     let fee = match decoded.payload.is_transaction() && decoded.payload.pays_fee() {
         false => 0,
@@ -196,7 +200,10 @@ pub fn asked_with(
     asked(request, terms, now_ms).map_err(|error| wrong(format!("{error:#}")))
 }
 
-pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn begin_approval(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form: BeginForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
     let now_ms = call.now_ms();
@@ -215,7 +222,7 @@ pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Ans
         })
     });
     let list = list.iter().map(hex::encode);
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "publicKey": options(call, signed_in, &challenge),
         "form": {
             "items": items.collect::<Vec<_>>(),
@@ -224,15 +231,18 @@ pub async fn begin_approval(call: &Call<'_>, signed_in: &SignedIn) -> Result<Ans
     })))
 }
 
-pub async fn approve(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn approve(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form: ApproveForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
     let proof = proof(signed_in, &form.credential)?;
     let list: Result<Vec<_>, _> = form.list.iter().map(hex::decode).collect();
-    let list = list.map_err(|_| Refused::new(StatusCode::BAD_REQUEST, "list: is not hex"))?;
+    let list = list.map_err(|_| PageError::new(StatusCode::BAD_REQUEST, "list: is not hex"))?;
     // A call is about one vault, one highest fee and one end.
     let mut calls: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    for Item {
+    for ApprovalItem {
         uuid,
         most_fee,
         valid_until_ms,
@@ -242,7 +252,7 @@ pub async fn approve(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
         let of = (request.vault_uuid, most_fee, valid_until_ms);
         calls.entry(of).or_default().push(uuid);
     }
-    let mut outcome = Outcome::default();
+    let mut outcome = GestureOutcome::default();
     for ((_, most_fee, valid_until_ms), uuids) in calls {
         let request = wire::ApproveSigningRequestsRequest {
             uuids,
@@ -269,37 +279,43 @@ pub async fn approve(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
 
 /// The requests of a rejection, all of one vault.
 async fn of_one_vault(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    items: &[Shown],
-) -> Result<(VaultId, Vec<RequestId>), Refused> {
+    items: &[ShownRequest],
+) -> Result<(VaultId, Vec<RequestId>), PageError> {
     let (mut vault, mut ids) = (None, Vec::new());
-    for Shown { uuid, shown } in items {
+    for ShownRequest { uuid, shown } in items {
         let request = details(call, signed_in, uuid).await?;
         check_shown(&request, shown)?;
         let of: VaultId = request.vault_uuid.unwrap_or_default().parse()?;
         if *vault.get_or_insert(of) != of {
             let problem = "these requests belong to several vaults: reject the requests of each vault separately";
-            return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+            return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
         }
         ids.push(uuid.parse()?);
     }
     Ok((vault.ok_or_else(Fault::invalid_uuid)?, ids))
 }
 
-pub async fn begin_rejection(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn begin_rejection(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form: BeginRejectForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
     let (vault, ids) = of_one_vault(call, signed_in, &form.items).await?;
     let challenge = rejections_challenge(vault, &ids)?;
     let uuids: Vec<_> = form.items.into_iter().map(|it| it.uuid).collect();
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "publicKey": options(call, signed_in, &challenge),
         "form": {"uuids": uuids, "reason": form.reason},
     })))
 }
 
-pub async fn reject(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn reject(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let form: RejectForm = response::json(call)?;
     check(signed_in, &form.form_token, form.uuids.len())?;
     let credential = form.credential.as_ref();
@@ -309,7 +325,7 @@ pub async fn reject(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
         uuids: form.uuids,
         reason: form.reason,
     };
-    let mut outcome = Outcome::default();
+    let mut outcome = GestureOutcome::default();
     match call
         .operation::<RejectSigningRequests>(signed_in, &request)
         .await
@@ -322,14 +338,14 @@ pub async fn reject(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
 
 /// What became of each request of a gesture. Each stands for itself.
 #[derive(Default)]
-struct Outcome {
+struct GestureOutcome {
     results: Vec<Value>,
     done: usize,
     /// Of what went wrong first.
     status: Option<StatusCode>,
 }
 
-impl Outcome {
+impl GestureOutcome {
     fn add(&mut self, results: Vec<wire::SigningRequestResult>, done: impl Fn(u32) -> String) {
         for result in results {
             let (is_done, said) = match &result.error {
@@ -362,12 +378,12 @@ impl Outcome {
             .push(json!({"uuid": uuid, "done": done, "text": said}));
     }
 
-    fn answer(self) -> Answer {
+    fn answer(self) -> PageResponse {
         // When some are done, the answer is about each.
         let status = match self.done {
             0 => self.status.unwrap_or(StatusCode::OK),
             _ => StatusCode::OK,
         };
-        Answer::json(&json!({"results": self.results})).with_status(status)
+        PageResponse::json(&json!({"results": self.results})).with_status(status)
     }
 }

@@ -19,11 +19,11 @@ use prost::Message as _;
 use serde_json::Value;
 
 use super::{
-    Call,
+    ConsoleCall,
     listing::shown,
     pages::vault_names,
     requests::{details, payload_of},
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     text::Text,
     views::{ChoiceView, RequestView, Shell},
 };
@@ -63,7 +63,7 @@ struct HistoryPage {
 }
 
 /// What is asked for.
-pub struct Filter {
+pub struct HistoryFilter {
     /// The chosen vault; `None`: every one.
     pub vault: Option<String>,
     /// Empty: any.
@@ -74,12 +74,12 @@ pub struct Filter {
     pub names: HashMap<String, String>,
 }
 
-impl Filter {
+impl HistoryFilter {
     /// Of the query of a page.
     ///
     /// # Errors
     /// When the store cannot be read, and for a vault that the person does not see: another one's list is none of it.
-    pub async fn of(call: &Call<'_>, signed_in: &SignedIn) -> Result<Self, Refused> {
+    pub async fn of(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<Self, PageError> {
         let names = vault_names(call, signed_in).await?;
         let wanted = call.parameter("vault");
         let mut by_name: Vec<_> = names.iter().collect();
@@ -94,7 +94,7 @@ impl Filter {
                 false if wanted.is_empty() || wanted == EVERY => first,
                 false => {
                     let problem = "you see no such vault";
-                    return Err(Refused::new(StatusCode::NOT_FOUND, problem));
+                    return Err(PageError::new(StatusCode::NOT_FOUND, problem));
                 }
             },
             status: match STATUSES.contains(&status.as_str()) {
@@ -158,8 +158,8 @@ fn has_value(json: &Value, has: &impl Fn(&str) -> bool) -> bool {
 }
 
 /// The requests of a vault, the newest first; or those that are searched for.
-pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
-    let filter = Filter::of(call, signed_in).await?;
+pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
+    let filter = HistoryFilter::of(call, signed_in).await?;
     let number: i64 = call
         .parameter("page")
         .parse()
@@ -170,7 +170,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
     let place = call.console.histories.acquire().await;
     let _place = place.map_err(Fault::bug)?;
     if !filter.search.is_empty() {
-        Found {
+        SearchResults {
             requests: found,
             said: seen,
             ..
@@ -233,7 +233,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
         ));
     }
     let export = !filter.names.is_empty();
-    Answer::page(&HistoryPage {
+    PageResponse::page(&HistoryPage {
         shell: Shell::new(signed_in, "history"),
         requests: found
             .into_iter()
@@ -252,7 +252,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
 }
 
 /// What a search has found.
-pub struct Found {
+pub struct SearchResults {
     /// The newest first.
     pub requests: Vec<RequestView>,
     /// What was looked at, in words.
@@ -267,10 +267,10 @@ pub struct Found {
 /// # Errors
 /// When the store cannot be read.
 pub async fn search(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
-    filter: &Filter,
-) -> Result<Found, Refused> {
+    filter: &HistoryFilter,
+) -> Result<SearchResults, PageError> {
     let caller = call.caller(signed_in);
     let (gateway, pages) = (call.gateway(), call.gateway().pages(&caller));
     let mut ids = BTreeSet::new();
@@ -344,7 +344,7 @@ pub async fn search(
         "Found {}. Looked at {newest} that have this uuid or transaction hash, or pay this address{text}.{without}",
         found.len()
     );
-    Ok(Found {
+    Ok(SearchResults {
         requests: found,
         said: seen,
         is_whole: !is_cut && left_out == 0 && is_whole,
@@ -450,7 +450,7 @@ mod tests {
             ..Default::default()
         };
         let finds = |search: &str| {
-            let filter = Filter {
+            let filter = HistoryFilter {
                 vault: None,
                 status: String::new(),
                 search: search.to_owned(),

@@ -9,10 +9,10 @@ use futures::future::join_all;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Call,
+    ConsoleCall,
     pages::vault_names,
     requests::{details, view},
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     text::Text,
     views::{InboxPage, RequestView, Shell},
 };
@@ -21,7 +21,10 @@ use super::{
 pub const INBOX: i64 = 50;
 
 /// What waits for people, those first that expire first.
-pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn inbox(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let names = vault_names(call, signed_in).await?;
     let (page, mut next) = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
     if let Some(after) = &next {
@@ -51,7 +54,7 @@ pub async fn inbox(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
         .iter()
         .filter(|it| !it.is_mine && !it.is_held)
         .count();
-    Answer::page(&InboxPage {
+    PageResponse::page(&InboxPage {
         shell: Shell::new(signed_in, "inbox"),
         count: match next.is_some() {
             true => format!("{mine}+"),
@@ -81,11 +84,11 @@ pub fn mark(page: &[wire::SigningRequest]) -> String {
 /// # Errors
 /// When the store cannot be read.
 pub async fn pending(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     after: &str,
     most: i64,
-) -> Result<(Vec<wire::SigningRequest>, Option<String>), Refused> {
+) -> Result<(Vec<wire::SigningRequest>, Option<String>), PageError> {
     let request = wire::GetPendingSigningRequestsRequest {
         limit: Some(most),
         after: after.to_owned(),

@@ -12,7 +12,7 @@ use metrics::{counter, describe_counter};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use crate::api::{address::network, admission::Refusal};
+use crate::api::{address::network, admission::CallRefusal};
 
 /// Tries that failed, and those that were not made because too many had.
 const WRONG_TRIES: &str = "covault_console_wrong_tries_total";
@@ -37,14 +37,14 @@ const REMEMBERED: usize = 10_000;
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tried {
+pub enum TriedSecret {
     /// To sign in with a passkey, by SHA-256 of its credential id: anyone who has it, if anyone.
     Passkey([u8; 32]),
     /// To enrol with a link.
     Link,
 }
 
-impl Tried {
+impl TriedSecret {
     /// To sign in with the passkey of a credential id.
     pub fn passkey(credential_id: &[u8]) -> Self {
         Self::Passkey(Sha256::digest(credential_id).into())
@@ -66,18 +66,18 @@ impl Tried {
 }
 
 /// What is tried, and from where, as far as that is known.
-type Place = (Tried, Option<IpAddr>);
+type LockoutKey = (TriedSecret, Option<IpAddr>);
 
 /// What was tried.
 #[derive(Default)]
-pub struct LockOut(Mutex<HashMap<Place, WrongTries>>);
+pub struct LockOut(Mutex<HashMap<LockoutKey, WrongTries>>);
 
 struct WrongTries {
     count: u32,
     last_ms: u64,
 }
 
-fn place(tried: Tried, address: Option<IpAddr>) -> Place {
+fn place(tried: TriedSecret, address: Option<IpAddr>) -> LockoutKey {
     (tried, address.map(network))
 }
 
@@ -86,7 +86,12 @@ impl LockOut {
     ///
     /// # Errors
     /// [`Class::Limited`] after too many wrong tries.
-    pub fn check(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) -> Result<(), Refusal> {
+    pub fn check(
+        &self,
+        tried: TriedSecret,
+        address: Option<IpAddr>,
+        now_ms: u64,
+    ) -> Result<(), CallRefusal> {
         let mut all = self.0.lock();
         let place = place(tried, address);
         match all.get(&place) {
@@ -97,7 +102,7 @@ impl LockOut {
             Some(tries) if tries.count >= tried.most() => {
                 counter!(WRONG_TRIES, "with" => tried.name(), "outcome" => "waits").increment(1);
                 let until_ms = tries.last_ms.saturating_add(WAIT_MS);
-                Err(Refusal {
+                Err(CallRefusal {
                     fault: Fault::new(Class::Limited, "too many wrong tries: wait 15 minutes"),
                     retry_after: Some(until_ms.saturating_sub(now_ms).div_ceil(1000)),
                 })
@@ -107,7 +112,7 @@ impl LockOut {
     }
 
     /// A wrong try.
-    pub fn wrong(&self, tried: Tried, address: Option<IpAddr>, now_ms: u64) {
+    pub fn wrong(&self, tried: TriedSecret, address: Option<IpAddr>, now_ms: u64) {
         counter!(WRONG_TRIES, "with" => tried.name(), "outcome" => "wrong").increment(1);
         let mut all = self.0.lock();
         let place = place(tried, address);
@@ -129,7 +134,7 @@ impl LockOut {
     }
 
     /// A right one: what was wrong before no longer counts.
-    pub fn right(&self, tried: Tried, address: Option<IpAddr>) {
+    pub fn right(&self, tried: TriedSecret, address: Option<IpAddr>) {
         self.0.lock().remove(&place(tried, address));
     }
 }
@@ -146,7 +151,7 @@ mod tests {
     #[test]
     fn lock_out__should_come_after_five_for_passkey_and_address_and_end() {
         let lock = LockOut::default();
-        let [me, other] = [1, 2].map(|it| Tried::passkey(&[it; 16]));
+        let [me, other] = [1, 2].map(|it| TriedSecret::passkey(&[it; 16]));
         let [here, there] = ["192.0.2.1", "192.0.2.2"].map(|it| Some(it.parse().unwrap()));
         for now in 0..5 {
             assert!(lock.check(me, here, now).is_ok());
@@ -171,14 +176,14 @@ mod tests {
         let lock = LockOut::default();
         for number in 0..u32::try_from(REMEMBERED + 10).unwrap() {
             let address = IpAddr::from(number.to_be_bytes());
-            lock.wrong(Tried::Link, Some(address), u64::from(number));
+            lock.wrong(TriedSecret::Link, Some(address), u64::from(number));
         }
         assert_eq!(lock.0.lock().len(), REMEMBERED);
         for end in 1..=LINKS {
             let address = format!("2001:db8::{end:x}").parse().unwrap();
-            lock.wrong(Tried::Link, Some(address), 20_000);
+            lock.wrong(TriedSecret::Link, Some(address), 20_000);
         }
         let address = Some("2001:db8::ffff".parse().unwrap());
-        assert!(lock.check(Tried::Link, address, 20_001).is_err());
+        assert!(lock.check(TriedSecret::Link, address, 20_001).is_err());
     }
 }

@@ -64,14 +64,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use self::{
     facts::KnownTokens,
     lockout::LockOut,
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
 };
 use crate::{
     api::{
         self, Api,
         address::{self, Peer, network},
         headers::{self, REQUEST_ID},
-        meter::{Measured, Transport},
+        meter::{MeasuredCall, Transport},
     },
     config::{PageOrigin, ShownSetting},
     shutdown::StopSignal,
@@ -136,7 +136,7 @@ pub fn router(
 }
 
 /// One request, as pages and gestures get it.
-pub struct Call<'a> {
+pub struct ConsoleCall<'a> {
     console: &'a Arc<Console>,
     head: &'a Parts,
     body: Bytes,
@@ -160,7 +160,7 @@ impl Drop for LongRead {
     }
 }
 
-impl Call<'_> {
+impl ConsoleCall<'_> {
     fn gateway(&self) -> &Gateway {
         &self.console.api.gateway
     }
@@ -247,7 +247,7 @@ async fn serve(State(console): State<Arc<Console>>, request: Request) -> Respons
     let (head, body) = request.into_parts();
     let path = headers::shown_path(&head.uri);
     let (method, began) = (head.method.clone(), api.clock.now_ms());
-    let measured = Measured::begin(Transport::Console, name_of(&head).into());
+    let measured = MeasuredCall::begin(Transport::Console, name_of(&head).into());
     let answer = api::unless_it_panics(answer(&console, &head, body, &id)).await;
     let answer = answer.unwrap_or_else(|refused| refused.answer(&head, &id));
     let mut response = answer.into_response();
@@ -295,10 +295,10 @@ pub fn of_anybody(
     path: &[&str],
     is_read: bool,
     origin: &str,
-) -> Result<Option<Answer>, Refused> {
+) -> Result<Option<PageResponse>, PageError> {
     if !headers::are_within_limits(&head.headers) {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-        return Err(Refused::new(status, headers::TOO_LARGE));
+        return Err(PageError::new(status, headers::TOO_LARGE));
     }
     if is_read && let Some(answer) = response::fixed(path, head.uri.query()) {
         return Ok(Some(answer));
@@ -307,7 +307,7 @@ pub fn of_anybody(
         Method::GET | Method::HEAD => {}
         Method::POST => check_origin(&head.headers, origin)?,
         _ => {
-            return Err(Refused::new(
+            return Err(PageError::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "use GET or POST",
             ));
@@ -321,7 +321,7 @@ async fn answer(
     head: &Parts,
     body: Body,
     id: &str,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     let api = &console.api;
     let peer = head.extensions.get::<Peer>();
     let address =
@@ -340,7 +340,7 @@ async fn answer(
     if let Some(answer) = of_anybody(head, &path, is_read, &console.place.origin)? {
         return Ok(answer);
     }
-    let mut call = Call {
+    let mut call = ConsoleCall {
         console,
         head,
         body: Bytes::new(),
@@ -406,11 +406,11 @@ async fn answer(
 
 /// Signing in and enrolling, which anyone may try: in places of their own, and with small bodies that arrive soon.
 async fn of_stranger(
-    call: &mut Call<'_>,
+    call: &mut ConsoleCall<'_>,
     is_read: bool,
     path: &[&str],
     body: Body,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     let of = call.address.map(network);
     let place = call.console.strangers.take(&[of], 1);
     let _place = place.map_err(|_| {
@@ -434,8 +434,8 @@ async fn of_stranger(
 }
 
 /// 404.
-pub fn no_such_page() -> Refused {
-    Refused::new(StatusCode::NOT_FOUND, "there is no such page")
+pub fn no_such_page() -> PageError {
+    PageError::new(StatusCode::NOT_FOUND, "there is no such page")
 }
 
 /// How long the body says that it is, in bytes; as long as can be where it does not.
@@ -454,10 +454,10 @@ pub async fn read(
     body: Body,
     limit: usize,
     within: Duration,
-) -> Result<Bytes, Refused> {
+) -> Result<Bytes, PageError> {
     let too_large = || {
         let problem = format!("the body is incomplete, or larger than {} KiB", limit >> 10);
-        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, &problem)
+        PageError::new(StatusCode::PAYLOAD_TOO_LARGE, &problem)
     };
     if head.headers.contains_key(header::CONTENT_LENGTH) && announced(head) > limit {
         return Err(too_large());
@@ -465,7 +465,7 @@ pub async fn read(
     let read = axum::body::to_bytes(body, limit);
     let read = tokio::time::timeout(within, read).await;
     let read = read.map_err(|_| {
-        Refused::new(
+        PageError::new(
             StatusCode::REQUEST_TIMEOUT,
             "the body did not arrive in time",
         )
@@ -497,7 +497,7 @@ pub fn note_proxy(
 ///
 /// # Errors
 /// 403.
-pub fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
+pub fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), PageError> {
     let only = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         let value = values.next();
@@ -511,7 +511,7 @@ pub fn check_origin(headers: &HeaderMap, origin: &str) -> Result<(), Refused> {
     if is_ours && alone && is_same && site_alone {
         return Ok(());
     }
-    Err(Refused::new(
+    Err(PageError::new(
         StatusCode::FORBIDDEN,
         "this did not come from a page of this service",
     ))
@@ -555,6 +555,6 @@ pub fn protect(headers: &mut HeaderMap, origin: &str) {
 }
 
 /// A fault of a person who may not do something.
-pub fn forbidden(problem: &str) -> Refused {
+pub fn forbidden(problem: &str) -> PageError {
     Fault::new(Class::Forbidden, problem).into()
 }

@@ -7,8 +7,8 @@ use covault_actors::{operations::ListNodes, users::SignedIn};
 use covault_core::{fault::Fault, schema::admin, user::UserRole};
 
 use super::{
-    Call, forbidden,
-    response::{Answer, Refused},
+    ConsoleCall, forbidden,
+    response::{PageError, PageResponse},
     sessions,
     text::{Text, Time},
     views::{AccountPage, PasskeyView, SessionView, Shell},
@@ -19,7 +19,7 @@ use super::{
 /// # Errors
 /// When the store cannot be read.
 pub async fn vault_names(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
 ) -> Result<HashMap<String, String>, Fault> {
     let caller = call.caller(signed_in);
@@ -32,14 +32,14 @@ pub async fn vault_names(
 #[template(path = "nodes.html")]
 struct NodesPage {
     shell: Shell,
-    nodes: Vec<NodeView>,
+    nodes: Vec<NodeRow>,
     waiting: usize,
     /// When the list was written down; `None`: nobody watches the nodes.
     as_of: Option<Time>,
 }
 
 /// A signer node.
-struct NodeView {
+struct NodeRow {
     name: Text,
     key: Text,
     live: bool,
@@ -76,14 +76,17 @@ fn clock_in_words(skew_ms: i64) -> String {
     }
 }
 
-pub async fn nodes(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn nodes(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     if signed_in.user.role != UserRole::Operator {
         return Err(forbidden("only operators see the signer nodes"));
     }
     let found = call
         .look_up::<ListNodes>(&admin::ListNodesRequest {})
         .await?;
-    let nodes = found.nodes.into_iter().map(|node| NodeView {
+    let nodes = found.nodes.into_iter().map(|node| NodeRow {
         name: Text::new(&node.name),
         key: Text::new(&node.public_key),
         live: node.live,
@@ -95,7 +98,7 @@ pub async fn nodes(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
         frozen_vaults: node.frozen_vaults.len(),
         bans: node.bans.len(),
     });
-    Answer::page(&NodesPage {
+    PageResponse::page(&NodesPage {
         shell: Shell::new(signed_in, "nodes"),
         nodes: nodes.collect(),
         waiting: found.want_to_join.len(),
@@ -103,7 +106,10 @@ pub async fn nodes(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
     })
 }
 
-pub async fn account(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn account(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let mut passkeys = Vec::new();
     for enrolled in &signed_in.user.passkeys {
         passkeys.push(PasskeyView {
@@ -116,7 +122,7 @@ pub async fn account(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Re
     }
     let (accounts, cookie) = (call.gateway().accounts(), sessions::cookie_of(call));
     let known = accounts.sessions(signed_in, &cookie).await?.into_iter();
-    Answer::page(&AccountPage {
+    PageResponse::page(&AccountPage {
         shell: Shell::new(signed_in, "account"),
         passkeys,
         sessions: known

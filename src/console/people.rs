@@ -11,9 +11,9 @@ use covault_actors::{
 use covault_core::{schema::admin, token::TokenVaults, user::UserRole};
 
 use super::{
-    Call, forbidden,
+    ConsoleCall, forbidden,
     pages::vault_names,
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     text::{Text, Time},
     views::Shell,
 };
@@ -64,7 +64,7 @@ struct UserView {
     is_revoked: bool,
 }
 
-fn check(signed_in: &SignedIn) -> Result<(), Refused> {
+fn check(signed_in: &SignedIn) -> Result<(), PageError> {
     match signed_in.user.role {
         UserRole::Operator => Ok(()),
         _ => Err(forbidden("only operators see tokens and users")),
@@ -93,7 +93,10 @@ fn reached(
     Some(Text::new(words.join(", ")))
 }
 
-pub async fn tokens(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn tokens(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     check(signed_in)?;
     let names = vault_names(call, signed_in).await?;
     let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
@@ -129,14 +132,17 @@ pub async fn tokens(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Ref
             },
         });
     }
-    Answer::page(&TokensPage {
+    PageResponse::page(&TokensPage {
         shell: Shell::new(signed_in, "tokens"),
         tokens,
         next,
     })
 }
 
-pub async fn users(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn users(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     check(signed_in)?;
     let names = vault_names(call, signed_in).await?;
     let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
@@ -175,7 +181,7 @@ pub async fn users(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refu
             is_revoked: user.revoked_at_ms.is_some(),
         });
     }
-    Answer::page(&UsersPage {
+    PageResponse::page(&UsersPage {
         shell: Shell::new(signed_in, "users"),
         users,
         next,

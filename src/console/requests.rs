@@ -16,10 +16,10 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Call, facts,
+    ConsoleCall, facts,
     pages::vault_names,
-    response::{Answer, Refused},
-    standing::{Standing, is_held, leading},
+    response::{PageError, PageResponse},
+    standing::{ApprovalStanding, is_held, leading},
     text::{SpendView, Text, Time},
     totals,
     views::{
@@ -43,20 +43,23 @@ const NOT_PAYLOAD: [&str; 7] = [
 ];
 
 /// Those that were chosen on a list.
-pub async fn chosen(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn chosen(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     let uuids: BTreeSet<_> = call.parameters("uuid").into_iter().collect();
     if !(1..=MAX_LIST).contains(&uuids.len()) {
         let problem = "choose 1 to 100 requests in the inbox";
-        return Err(Refused::new(StatusCode::BAD_REQUEST, problem));
+        return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
     }
     page(call, signed_in, &Vec::from_iter(uuids)).await
 }
 
 pub async fn page(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     uuids: &[String],
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     let names = vault_names(call, signed_in).await?;
     let mut found = Vec::new();
     for uuid in uuids {
@@ -76,7 +79,7 @@ pub async fn page(
     let one_vault = requests
         .iter()
         .all(|it| Some(&it.vault_uuid) == requests.first().map(|it| &it.vault_uuid));
-    Answer::page(&RequestsPage {
+    PageResponse::page(&RequestsPage {
         shell: Shell::new(signed_in, "inbox"),
         has_totals: requests.len() > 1,
         totals: totals::of(&requests),
@@ -120,7 +123,7 @@ fn can_be_rejected(requests: &[RequestView]) -> bool {
 /// # Errors
 /// `Invalid uuid` when there is none for this person.
 pub async fn details(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     uuid: &str,
 ) -> Result<wire::SigningRequest, Fault> {
@@ -203,7 +206,7 @@ pub fn view(
         wallet = from.map(|(_, value)| value.clone()).unwrap_or_default();
     }
     let call = request.evm_input_data_decode.as_ref();
-    let standing = Standing::of(request, person, now_ms);
+    let standing = ApprovalStanding::of(request, person, now_ms);
     let status = request.status().as_str_name().trim_start_matches("STATUS_");
     RequestView {
         uuid: request.uuid.clone(),
@@ -215,11 +218,11 @@ pub fn view(
         kind: Text::new(kind.unwrap_or_else(|| "request".to_owned())),
         status: status.to_ascii_lowercase(),
         waits: request.approval_subject.is_some() && problem.is_empty(),
-        is_mine: standing == Standing::Counts,
+        is_mine: standing == ApprovalStanding::Counts,
         is_held: request.approval_subject.is_some() && is_held(request),
         again: match standing {
-            Standing::Again(why) => why,
-            Standing::None | Standing::Counts => "",
+            ApprovalStanding::Again(why) => why,
+            ApprovalStanding::None | ApprovalStanding::Counts => "",
         },
         vault: Text::new(vault_name),
         vault_uuid: request.vault_uuid.clone().unwrap_or_default(),

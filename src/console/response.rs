@@ -10,23 +10,23 @@ use http_body::Body as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Call, assets, text::Text, views};
+use super::{ConsoleCall, assets, text::Text, views};
 use crate::{
     api::{
         self,
-        admission::{AnswerShare, Refusal},
+        admission::{AnswerShare, CallRefusal},
     },
     http::error,
 };
 
 /// An answer before its headers for safety.
-pub struct Answer {
+pub struct PageResponse {
     response: Response<Body>,
 }
 
-impl Answer {
+impl PageResponse {
     /// A page.
-    pub fn page(page: &impl Template) -> Result<Self, Refused> {
+    pub fn page(page: &impl Template) -> Result<Self, PageError> {
         let html = page.render().map_err(Fault::bug)?;
         Ok(Self::new(StatusCode::OK, "text/html; charset=utf-8", html))
     }
@@ -53,7 +53,7 @@ impl Answer {
     ///
     /// # Errors
     /// When it is none.
-    pub fn see_page(path: &str) -> Result<Self, Refused> {
+    pub fn see_page(path: &str) -> Result<Self, PageError> {
         let place = HeaderValue::from_str(path).map_err(Fault::bug)?;
         let answer = Self::new(StatusCode::SEE_OTHER, "text/plain", String::new());
         Ok(answer.with_header(header::LOCATION, place))
@@ -100,9 +100,9 @@ impl Answer {
 
 /// Style and script. A browser keeps one only under its own version: anyone who serves another file under it, if only another
 /// release, has it kept nowhere.
-pub fn fixed(path: &[&str], query: Option<&str>) -> Option<Answer> {
+pub fn fixed(path: &[&str], query: Option<&str>) -> Option<PageResponse> {
     let asset = assets::fixed(path)?;
-    let answer = Answer::new(StatusCode::OK, asset.kind, asset.text);
+    let answer = PageResponse::new(StatusCode::OK, asset.kind, asset.text);
     let is_named = query.and_then(|query| query.strip_prefix("v=")) == Some(&asset.version);
     let year = HeaderValue::from_static("public, max-age=31536000, immutable");
     Some(match is_named {
@@ -113,12 +113,12 @@ pub fn fixed(path: &[&str], query: Option<&str>) -> Option<Answer> {
 
 /// Why something is not answered.
 #[derive(Debug)]
-pub struct Refused {
+pub struct PageError {
     status: StatusCode,
-    refusal: Refusal,
+    refusal: CallRefusal,
 }
 
-impl Refused {
+impl PageError {
     /// With this status.
     pub fn new(status: StatusCode, problem: &str) -> Self {
         Self {
@@ -128,7 +128,7 @@ impl Refused {
     }
 
     /// As a page, as JSON for the script, or as the way to the page on which one signs in.
-    pub fn answer(self, head: &Parts, id: &str) -> Answer {
+    pub fn answer(self, head: &Parts, id: &str) -> PageResponse {
         let Self { status, refusal } = &self;
         let fault = &refusal.fault;
         match *status {
@@ -142,10 +142,10 @@ impl Refused {
     }
 
     /// The same of somebody who can have it logged as often as he likes.
-    pub fn answer_quietly(self, head: &Parts, id: &str) -> Answer {
+    pub fn answer_quietly(self, head: &Parts, id: &str) -> PageResponse {
         let Self {
             status,
-            refusal: Refusal { fault, retry_after },
+            refusal: CallRefusal { fault, retry_after },
         } = self;
         match status {
             // Not what somebody can bring about as often as he likes.
@@ -161,36 +161,36 @@ impl Refused {
         }
     }
 
-    fn say(status: StatusCode, fault: &Fault, head: &Parts, id: &str) -> Answer {
+    fn say(status: StatusCode, fault: &Fault, head: &Parts, id: &str) -> PageResponse {
         let sentence = api::sentence(fault, id);
         let accept = head.headers.get(header::ACCEPT);
         let is_script = accept.is_some_and(|it| it.as_bytes() == b"application/json");
         if is_script {
             let body = serde_json::json!({"error": sentence});
-            return Answer::json(&body).with_status(status);
+            return PageResponse::json(&body).with_status(status);
         }
         if status == StatusCode::UNAUTHORIZED {
-            return Answer::see("/sign-in");
+            return PageResponse::see("/sign-in");
         }
         let page = views::ErrorPage {
             shell: views::Shell::outside(),
             status: status.as_u16(),
             sentence: Text::new(&sentence),
         };
-        let page = Answer::page(&page);
-        page.unwrap_or_else(|_| Answer::new(status, "text/plain", sentence))
+        let page = PageResponse::page(&page);
+        page.unwrap_or_else(|_| PageResponse::new(status, "text/plain", sentence))
             .with_status(status)
     }
 }
 
-impl From<Fault> for Refused {
+impl From<Fault> for PageError {
     fn from(fault: Fault) -> Self {
-        Refusal::from(fault).into()
+        CallRefusal::from(fault).into()
     }
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
+impl From<CallRefusal> for PageError {
+    fn from(refusal: CallRefusal) -> Self {
         Self {
             status: error::status(refusal.fault.class()),
             refusal,
@@ -202,7 +202,7 @@ impl From<Refusal> for Refused {
 ///
 /// # Errors
 /// 415 or 400.
-pub fn json<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refused> {
+pub fn json<T: DeserializeOwned>(call: &ConsoleCall<'_>) -> Result<T, PageError> {
     json_of(call.head, &call.body)
 }
 
@@ -210,12 +210,12 @@ pub fn json<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refused> {
 ///
 /// # Errors
 /// As [`json`].
-pub fn json_of<T: DeserializeOwned>(head: &Parts, body: &[u8]) -> Result<T, Refused> {
+pub fn json_of<T: DeserializeOwned>(head: &Parts, body: &[u8]) -> Result<T, PageError> {
     let kind = head.headers.get(header::CONTENT_TYPE);
     // A page of another site cannot send this kind without being asked first.
     if kind.is_none_or(|kind| kind.as_bytes() != b"application/json") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(Refused::new(status, "send application/json"));
+        return Err(PageError::new(status, "send application/json"));
     }
     serde_json::from_slice(body).map_err(|error| {
         let fault = Fault::new(Class::Invalid, "the form is not as this page sends it");

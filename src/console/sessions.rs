@@ -9,9 +9,9 @@ use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    Call,
-    lockout::Tried,
-    response::{self, Answer, Refused},
+    ConsoleCall,
+    lockout::TriedSecret,
+    response::{self, PageError, PageResponse},
     views,
 };
 
@@ -24,7 +24,7 @@ pub const PATIENCE_MS: u64 = 120_000;
 
 /// What `navigator.credentials.get` gives, as the script sends it.
 #[derive(Deserialize)]
-pub struct Credential {
+pub struct PasskeyAssertion {
     id: String,
     response: CredentialResponse,
 }
@@ -40,16 +40,16 @@ struct CredentialResponse {
     user_handle: Option<String>,
 }
 
-impl Credential {
+impl PasskeyAssertion {
     /// Credential id, assertion and user handle.
     ///
     /// # Errors
     /// When it is not base64url.
-    pub fn decode(&self) -> Result<(Vec<u8>, WebAuthnAssertion, Vec<u8>), Refused> {
+    pub fn decode(&self) -> Result<(Vec<u8>, WebAuthnAssertion, Vec<u8>), PageError> {
         let bytes = |text: &str| {
             let decoded = BASE64_URL_SAFE_NO_PAD.decode(text);
             decoded.map_err(|_| {
-                Refused::new(
+                PageError::new(
                     StatusCode::BAD_REQUEST,
                     "what the passkey gave is not base64url",
                 )
@@ -79,7 +79,7 @@ pub fn cookie_named<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
 }
 
 /// The cookie of the session, where there is exactly one.
-fn cookie<'a>(call: &'a Call<'_>) -> Option<&'a str> {
+fn cookie<'a>(call: &'a ConsoleCall<'_>) -> Option<&'a str> {
     cookie_named(call.head, COOKIE)
 }
 
@@ -87,7 +87,7 @@ fn cookie<'a>(call: &'a Call<'_>) -> Option<&'a str> {
 ///
 /// # Errors
 /// 401 without a session that holds.
-pub async fn signed_in(call: &Call<'_>) -> Result<SignedIn, Refused> {
+pub async fn signed_in(call: &ConsoleCall<'_>) -> Result<SignedIn, PageError> {
     let cookie = cookie(call).unwrap_or_default();
     let counts = call.head.uri.path() != "/events";
     Ok(call.gateway().accounts().session(cookie, counts).await?)
@@ -103,7 +103,7 @@ pub async fn recheck(call_cookie: &str, console: &super::Console, who: &SignedIn
 }
 
 /// The cookie, to look again later.
-pub fn cookie_of(call: &Call<'_>) -> String {
+pub fn cookie_of(call: &ConsoleCall<'_>) -> String {
     cookie(call).unwrap_or_default().to_owned()
 }
 
@@ -111,7 +111,7 @@ pub fn cookie_of(call: &Call<'_>) -> String {
 ///
 /// # Errors
 /// 403.
-pub fn check_form(signed_in: &SignedIn, form_token: &str) -> Result<(), Refused> {
+pub fn check_form(signed_in: &SignedIn, form_token: &str) -> Result<(), PageError> {
     check_form_token(&views::form_token_of(signed_in), form_token)
 }
 
@@ -119,30 +119,30 @@ pub fn check_form(signed_in: &SignedIn, form_token: &str) -> Result<(), Refused>
 ///
 /// # Errors
 /// 403.
-pub fn check_form_token(expected: &str, given: &str) -> Result<(), Refused> {
+pub fn check_form_token(expected: &str, given: &str) -> Result<(), PageError> {
     if bool::from(expected.as_bytes().ct_eq(given.as_bytes())) {
         return Ok(());
     }
-    Err(Refused::new(
+    Err(PageError::new(
         StatusCode::FORBIDDEN,
         "this form is of another session: load the page again",
     ))
 }
 
-pub async fn page(call: &Call<'_>) -> Result<Answer, Refused> {
+pub async fn page(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     if signed_in(call).await.is_ok() {
-        return Ok(Answer::see("/"));
+        return Ok(PageResponse::see("/"));
     }
-    Answer::page(&views::SignInPage {
+    PageResponse::page(&views::SignInPage {
         shell: views::Shell::outside(),
     })
 }
 
 /// What a passkey has to sign. No name is asked for: the passkey says whose it is, so nobody learns who has an account.
-pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
+pub async fn begin(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let accounts = call.gateway().accounts();
     let challenge = accounts.sign_in_challenge(call.origin()).await?;
-    Ok(Answer::json(&json!({
+    Ok(PageResponse::json(&json!({
         "token": challenge.token,
         "publicKey": {
             "challenge": BASE64_URL_SAFE_NO_PAD.encode(challenge.challenge),
@@ -157,14 +157,14 @@ pub async fn begin(call: &Call<'_>) -> Result<Answer, Refused> {
 #[derive(Deserialize)]
 struct SignInForm {
     token: String,
-    credential: Credential,
+    credential: PasskeyAssertion,
 }
 
-pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
+pub async fn sign_in(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let form: SignInForm = response::json(call)?;
     let (credential_id, assertion, user_handle) = form.credential.decode()?;
     let accounts = call.gateway().accounts();
-    let tried = Tried::passkey(&credential_id);
+    let tried = TriedSecret::passkey(&credential_id);
     let lock_out = &call.console.lock_out;
     lock_out.check(tried, call.address, call.now_ms())?;
     let answer = SignInAnswer {
@@ -192,16 +192,23 @@ pub async fn sign_in(call: &Call<'_>) -> Result<Answer, Refused> {
     let line = format!("{COOKIE}={}; {TERMS}; Max-Age={seconds}", *secret);
     let mut value = HeaderValue::from_str(&line).map_err(covault_core::fault::Fault::bug)?;
     value.set_sensitive(true);
-    Ok(Answer::json(&json!({"next": "/"})).with_header(header::SET_COOKIE, value))
+    Ok(PageResponse::json(&json!({"next": "/"})).with_header(header::SET_COOKIE, value))
 }
 
 /// Ends all other sessions of the person.
-pub async fn sign_out_elsewhere(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn sign_out_elsewhere(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     end(call, signed_in, SignOut::Elsewhere).await?;
-    Ok(Answer::see("/account"))
+    Ok(PageResponse::see("/account"))
 }
 
-async fn end(call: &Call<'_>, signed_in: &SignedIn, which: SignOut) -> Result<(), Refused> {
+async fn end(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    which: SignOut,
+) -> Result<(), PageError> {
     let fields: Vec<_> = form_urlencoded::parse(&call.body).collect();
     let token = fields.iter().find(|(name, _)| name == "form_token");
     check_form(signed_in, token.map_or("", |(_, value)| value))?;
@@ -210,9 +217,12 @@ async fn end(call: &Call<'_>, signed_in: &SignedIn, which: SignOut) -> Result<()
     Ok(ended.await?)
 }
 
-pub async fn sign_out(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn sign_out(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+) -> Result<PageResponse, PageError> {
     end(call, signed_in, SignOut::Here).await?;
     let line = format!("{COOKIE}=; {TERMS}; Max-Age=0");
     let value = HeaderValue::from_str(&line).map_err(covault_core::fault::Fault::bug)?;
-    Ok(Answer::see("/sign-in").with_header(header::SET_COOKIE, value))
+    Ok(PageResponse::see("/sign-in").with_header(header::SET_COOKIE, value))
 }

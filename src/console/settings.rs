@@ -5,8 +5,8 @@ use covault_actors::users::SignedIn;
 use covault_core::{token::TokenVaults, user::UserRole};
 
 use super::{
-    Call, forbidden,
-    response::{Answer, Refused},
+    ConsoleCall, forbidden,
+    response::{PageError, PageResponse},
     text::Text,
     views::Shell,
 };
@@ -32,7 +32,7 @@ struct SettingView {
 }
 
 /// Those of the whole service: for operators who see all vaults.
-pub fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
     let user = &signed_in.user;
     if user.role != UserRole::Operator || user.vaults != TokenVaults::All {
         return Err(forbidden(
@@ -57,7 +57,7 @@ pub fn page(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
             }),
         }
     }
-    Answer::page(&SettingsPage {
+    PageResponse::page(&SettingsPage {
         shell: Shell::new(signed_in, "settings"),
         tables,
     })

@@ -33,7 +33,7 @@ pub fn is_held(request: &wire::SigningRequest) -> bool {
 
 /// How the approval of one person stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ApprovalStanding {
     /// None was given.
     None,
     /// It counts, and nothing else is to be done.
@@ -42,7 +42,7 @@ pub enum Standing {
     Again(&'static str),
 }
 
-impl Standing {
+impl ApprovalStanding {
     /// Of this person at `now_ms`, in milliseconds since the Unix epoch.
     pub fn of(request: &wire::SigningRequest, person: &str, now_ms: u64) -> Self {
         let mut given = request.approvals.iter();
@@ -95,14 +95,23 @@ mod tests {
     }
 
     fn is_again(request: &wire::SigningRequest, person: &str) -> bool {
-        matches!(Standing::of(request, person, NOW_MS), Standing::Again(_))
+        matches!(
+            ApprovalStanding::of(request, person, NOW_MS),
+            ApprovalStanding::Again(_)
+        )
     }
 
     #[test]
     fn approval__should_be_offered_again_when_the_one_given_does_not_count() {
         let one = request(&[("a", "1", LATER_MS)]);
-        assert_eq!(Standing::of(&one, "a", NOW_MS), Standing::Counts);
-        assert_eq!(Standing::of(&one, "b", NOW_MS), Standing::None);
+        assert_eq!(
+            ApprovalStanding::of(&one, "a", NOW_MS),
+            ApprovalStanding::Counts
+        );
+        assert_eq!(
+            ApprovalStanding::of(&one, "b", NOW_MS),
+            ApprovalStanding::None
+        );
         // Over: the last millisecond counts no more, as for signers.
         assert!(is_again(&request(&[("a", "1", NOW_MS)]), "a"));
         // Other fees, and other ends: as many on each side.
@@ -112,13 +121,19 @@ mod tests {
         }
         // What is over splits nobody, and the fewer follow the more.
         let over = request(&[("a", "1", LATER_MS), ("b", "2", NOW_MS)]);
-        assert_eq!(Standing::of(&over, "a", NOW_MS), Standing::Counts);
+        assert_eq!(
+            ApprovalStanding::of(&over, "a", NOW_MS),
+            ApprovalStanding::Counts
+        );
         let two = request(&[
             ("a", "1", LATER_MS),
             ("b", "1", LATER_MS),
             ("c", "2", LATER_MS),
         ]);
-        assert_eq!(Standing::of(&two, "a", NOW_MS), Standing::Counts);
+        assert_eq!(
+            ApprovalStanding::of(&two, "a", NOW_MS),
+            ApprovalStanding::Counts
+        );
         assert!(is_again(&two, "c"));
         assert_eq!(leading(&two, NOW_MS).unwrap().most_fee, "1");
         // A signer wants more.
@@ -133,6 +148,9 @@ mod tests {
         let mut held = request(&[("a", "1", LATER_MS)]);
         held.approval_wanted = "held by signer-1 until 2026-11-26 04:00 UTC".into();
         assert!(is_held(&held));
-        assert_eq!(Standing::of(&held, "a", NOW_MS), Standing::Counts);
+        assert_eq!(
+            ApprovalStanding::of(&held, "a", NOW_MS),
+            ApprovalStanding::Counts
+        );
     }
 }

@@ -19,9 +19,9 @@ use covault_core::{
 use futures::{StreamExt as _, stream};
 
 use super::{
-    Call,
+    ConsoleCall,
     pages::{halt_in_words, vault_names},
-    response::{Answer, Refused},
+    response::{PageError, PageResponse},
     text::Text,
     views::Shell,
 };
@@ -180,7 +180,7 @@ fn in_words(rule: &admin::ApprovalRule) -> String {
     }
 }
 
-pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refused> {
+pub async fn list(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageResponse, PageError> {
     let mut after = Some(call.parameter("after")).filter(|after| !after.is_empty());
     let (mut vaults, mut next) = (Vec::new(), None);
     if let TokenVaults::Only(_) = signed_in.user.vaults {
@@ -208,7 +208,7 @@ pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
             shown = vault.name;
         }
     }
-    Answer::page(&VaultsPage {
+    PageResponse::page(&VaultsPage {
         shell: Shell::new(signed_in, "vaults"),
         vaults,
         next,
@@ -216,7 +216,11 @@ pub async fn list(call: &Call<'_>, signed_in: &SignedIn) -> Result<Answer, Refus
 }
 
 /// The vaults of a person who sees few of them: no others are read.
-async fn few(call: &Call<'_>, signed_in: &SignedIn, after: String) -> Result<Answer, Refused> {
+async fn few(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    after: String,
+) -> Result<PageResponse, PageError> {
     let caller = call.caller(signed_in);
     let pages = call.gateway().pages(&caller);
     let names = vault_names(call, signed_in).await?;
@@ -233,7 +237,7 @@ async fn few(call: &Call<'_>, signed_in: &SignedIn, after: String) -> Result<Ans
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("after", name).finish()
     });
-    Answer::page(&VaultsPage {
+    PageResponse::page(&VaultsPage {
         shell: Shell::new(signed_in, "vaults"),
         vaults,
         next,
@@ -241,7 +245,11 @@ async fn few(call: &Call<'_>, signed_in: &SignedIn, after: String) -> Result<Ans
 }
 
 /// One vault: its signers, keys and rule, and a page of its wallets.
-pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<Answer, Refused> {
+pub async fn page(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    uuid: &str,
+) -> Result<PageResponse, PageError> {
     let caller = call.caller(signed_in);
     let pages = call.gateway().pages(&caller);
     let vault = pages.vault(uuid).await?;
@@ -282,7 +290,7 @@ pub async fn page(call: &Call<'_>, signed_in: &SignedIn, uuid: &str) -> Result<A
     let signers = vault.signers.iter();
     let keys = vault.keys.iter();
     let rule = vault.approvals.clone().unwrap_or_default();
-    Answer::page(&VaultPage {
+    PageResponse::page(&VaultPage {
         shell: Shell::new(signed_in, "vaults"),
         signers: signers
             .map(|key| signer(key, nodes.get(key), &vault.uuid))
@@ -377,7 +385,7 @@ fn name_of(chain: ChainKey) -> String {
 
 /// What the chains say of the coins of wallets, each by its place. Those that say nothing in time are left with that.
 async fn balances(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     asked: &[(usize, &wire::Wallet, ChainKey)],
 ) -> Vec<(usize, BalanceView)> {
@@ -391,7 +399,7 @@ async fn balances(
 }
 
 async fn balance(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     wallet: &wire::Wallet,
     chain: ChainKey,
@@ -432,10 +440,10 @@ async fn balance(
 
 /// One wallet, with its coins on each configured chain, and a token that is asked for.
 pub async fn wallet(
-    call: &Call<'_>,
+    call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     address: &str,
-) -> Result<Answer, Refused> {
+) -> Result<PageResponse, PageError> {
     // As the link has it: addresses of some networks have characters that paths do not.
     let address = form_urlencoded::parse(format!("a={address}").as_bytes())
         .next()
@@ -462,7 +470,7 @@ pub async fn wallet(
         of_token = Some(balance(call, signed_in, &found, *chain, Some(token), end).await);
     }
     let names = vault_names(call, signed_in).await?;
-    Answer::page(&WalletPage {
+    PageResponse::page(&WalletPage {
         shell: Shell::new(signed_in, "vaults"),
         vault: Text::new(names.get(&found.vault_uuid).cloned().unwrap_or_default()),
         vault_uuid: found.vault_uuid.clone(),

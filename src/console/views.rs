@@ -12,7 +12,7 @@ use covault_core::{
 };
 
 use super::{
-    assets::{Asset, LIVE, SCRIPT, STYLE},
+    assets::{LIVE, SCRIPT, STYLE, StaticAsset},
     text::{SpendView, Text, Time},
 };
 use crate::{approving::ContractCheck, units::in_units};
@@ -25,11 +25,11 @@ const FEW: usize = 10;
 /// What surrounds every page.
 pub struct Shell {
     /// How it looks.
-    pub style: &'static Asset,
+    pub style: &'static StaticAsset,
     /// What it does.
-    pub script: &'static Asset,
+    pub script: &'static StaticAsset,
     /// How it notices changes.
-    pub live: &'static Asset,
+    pub live: &'static StaticAsset,
     /// Which part of the console it is.
     pub part: &'static str,
     /// Who has signed in.

@@ -6,7 +6,7 @@ use axum::body::Body;
 use covault_core::fault::{Class, Fault};
 use futures::StreamExt as _;
 
-use crate::api::admission::{InFlight, Refusal};
+use crate::api::admission::{CallRefusal, InFlight};
 
 /// Bytes that the protocol puts before a message: a flag and a length.
 pub const PREFIX: usize = 5;
@@ -17,7 +17,7 @@ pub fn watched(
     body: Body,
     most: usize,
     in_flight: Arc<InFlight>,
-    refused: Arc<OnceLock<Refusal>>,
+    refused: Arc<OnceLock<CallRefusal>>,
 ) -> Body {
     let mut total = 0_usize;
     let chunks = body.into_data_stream().map(move |chunk| {

@@ -93,7 +93,7 @@ impl Health for ByAsking {
             let fault = Fault::new(Class::Limited, "too many health watchers");
             status::of(fault, &id)
         })?;
-        let watcher = Watcher {
+        let watcher = HealthWatcher {
             api: Arc::clone(&self.api),
             known: self.knows(&request.get_ref().service),
             stop: self.stop.clone(),
@@ -109,7 +109,7 @@ impl Health for ByAsking {
 }
 
 /// A watcher that is sent each change.
-struct Watcher {
+struct HealthWatcher {
     api: Arc<Api>,
     known: bool,
     stop: StopSignal,
@@ -117,7 +117,7 @@ struct Watcher {
     _held: (OwnedSemaphorePermit, Option<RequestGuard>),
 }
 
-impl Watcher {
+impl HealthWatcher {
     /// The next change; nothing once the process stops, which is told before.
     async fn next(&mut self) -> Option<ServingStatus> {
         loop {

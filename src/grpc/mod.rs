@@ -32,13 +32,13 @@ use tonic::{Code, Status, codec::CompressionEncoding, metadata::MetadataMap, ser
 use tonic_health::pb::health_server::HealthServer;
 
 pub use self::arrival::PREFIX;
-use self::{codec::Raw, health::ByAsking};
+use self::{codec::RawCodec, health::ByAsking};
 use crate::{
     api::{
-        self, Api, Call, Credentials,
-        admission::{InFlight, Refusal},
+        self, AdmittedCall, Api, Credentials,
+        admission::{CallRefusal, InFlight},
         headers::{self, REQUEST_ID, RequestId},
-        meter::{Measured, NO_OPERATION, Transport},
+        meter::{MeasuredCall, NO_OPERATION, Transport},
     },
     shutdown::StopSignal,
     telemetry::ACCESS,
@@ -52,7 +52,7 @@ const HEALTH_QUESTION: usize = 16 * 1024;
 const STRANGERS: usize = 1024;
 
 /// How an operation is called.
-struct Method {
+struct OperationMethod {
     api: Arc<Api>,
     operation: &'static RegisteredOperation,
     /// The longest that a call may take.
@@ -74,7 +74,7 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Result<Ro
         {
             services.push(service.to_owned());
         }
-        let method = Arc::new(Method {
+        let method = Arc::new(OperationMethod {
             api: Arc::clone(api),
             operation,
             longest,
@@ -98,9 +98,10 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Result<Ro
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify)))
 }
 
-impl Method {
+impl OperationMethod {
     async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
-        let measured = Measured::begin(Transport::Grpc, self.operation.descriptor().name().into());
+        let measured =
+            MeasuredCall::begin(Transport::Grpc, self.operation.descriptor().name().into());
         let response = self.respond_to(request).await;
         measured.answered_with(code(&response));
         response
@@ -163,7 +164,7 @@ impl Method {
         } else {
             None
         };
-        let refused = Arc::new(OnceLock::<Refusal>::new());
+        let refused = Arc::new(OnceLock::<CallRefusal>::new());
         let most = self.api.max_body_bytes;
         let encoding = request.headers().get("grpc-encoding");
         let compressed = encoding.is_some_and(|encoding| encoding != "identity");
@@ -189,7 +190,7 @@ impl Method {
                 self.run(id, caller, key, message).await
             }
         });
-        let mut grpc = Grpc::new(Raw)
+        let mut grpc = Grpc::new(RawCodec)
             .max_decoding_message_size(most)
             .accept_compressed(CompressionEncoding::Gzip)
             .send_compressed(CompressionEncoding::Gzip);
@@ -231,7 +232,7 @@ impl Method {
         idempotency: Option<String>,
         body: Bytes,
     ) -> Result<tonic::Response<Bytes>, Status> {
-        let call = Call {
+        let call = AdmittedCall {
             caller,
             operation: self.operation,
             body: RequestBody::Protobuf(&body),
@@ -302,7 +303,7 @@ async fn answered_within(
 }
 
 async fn unknown(api: Arc<Api>, request: Request) -> Response<Body> {
-    let measured = Measured::begin(Transport::Grpc, NO_OPERATION.into());
+    let measured = MeasuredCall::begin(Transport::Grpc, NO_OPERATION.into());
     let response = match api.count(request.extensions(), request.headers()) {
         Ok(()) => {
             let path = headers::shown_path(request.uri());
@@ -341,7 +342,7 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
         next.run(request).await
     } else {
         let limited = api.count(request.extensions(), request.headers());
-        let too_large = || Refusal::from(Fault::new(Class::TooLarge, headers::TOO_LARGE));
+        let too_large = || CallRefusal::from(Fault::new(Class::TooLarge, headers::TOO_LARGE));
         status::of(limited.err().unwrap_or_else(too_large), &id.0).into_http()
     };
     let RequestId(id) = id;

@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// The largest question, in bytes.
 const LARGEST: usize = 16 * 1024;
 
-struct Gate {
+struct ReflectionGate {
     api: Arc<Api>,
     places: Arc<Semaphore>,
     stop: StopSignal,
@@ -51,7 +51,7 @@ pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
     };
     let v1 = builder().build_v1().map_err(Fault::bug)?;
     let v1alpha = builder().build_v1alpha().map_err(Fault::bug)?;
-    let gate = Arc::new(Gate {
+    let gate = Arc::new(ReflectionGate {
         api: Arc::clone(api),
         places: Arc::new(Semaphore::new(PLACES)),
         stop: stop.clone(),
@@ -70,7 +70,11 @@ pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
 
 /// Ends the client's half of the conversation, and with it the conversation, when it lasts too
 /// long or the process stops.
-async fn bounded(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response<Body> {
+async fn bounded(
+    State(gate): State<Arc<ReflectionGate>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     let id = id_of(&request);
     if let Err(refusal) = gate.api.count(request.extensions(), request.headers()) {
         return status::of(refusal, &id).into_http();

@@ -4,11 +4,11 @@ use axum::http::HeaderMap;
 use covault_core::fault::Class;
 use tonic::{Code, Status, metadata::MetadataMap};
 
-use crate::api::{self, admission::Refusal, headers};
+use crate::api::{self, admission::CallRefusal, headers};
 
 /// The status of a call that was refused or failed, which the log gets too.
-pub fn of(refusal: impl Into<Refusal>, request_id: &str) -> Status {
-    let Refusal { fault, retry_after } = refusal.into();
+pub fn of(refusal: impl Into<CallRefusal>, request_id: &str) -> Status {
+    let CallRefusal { fault, retry_after } = refusal.into();
     let code = code(fault.class());
     let (error_code, field) = (fault.stable_code(), fault.path());
     if matches!(code, Code::Internal | Code::Unavailable) {

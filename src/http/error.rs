@@ -13,7 +13,7 @@ use covault_core::{
 };
 use serde::Serialize;
 
-use crate::api::{self, admission::Refusal, headers};
+use crate::api::{self, admission::CallRefusal, headers};
 
 /// Below it, errors have the shape of the sweep API.
 const SWEEP: &str = "/v1/sweep";
@@ -36,13 +36,13 @@ pub struct HttpError {
 
 impl From<Fault> for HttpError {
     fn from(fault: Fault) -> Self {
-        Refusal::from(fault).into()
+        CallRefusal::from(fault).into()
     }
 }
 
-impl From<Refusal> for HttpError {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal { fault, retry_after } = refusal;
+impl From<CallRefusal> for HttpError {
+    fn from(refusal: CallRefusal) -> Self {
+        let CallRefusal { fault, retry_after } = refusal;
         Self {
             status: status(fault.class()),
             fault,
@@ -379,7 +379,7 @@ mod tests {
         );
         let away = HttpError::from(Fault::unavailable("no signers"));
         assert_eq!(away.into_response(None, "r").headers()["retry-after"], "1");
-        let later = HttpError::from(Refusal {
+        let later = HttpError::from(CallRefusal {
             fault: Fault::new(Class::Limited, "too many requests"),
             retry_after: Some(17),
         });

@@ -13,7 +13,7 @@ use axum::{
     },
     routing::get,
 };
-use covault_actors::gateway::{Change, ChangeListener, Heard, Position, Start};
+use covault_actors::gateway::{Change, ChangeListener, HeardChanges, ListenerStart, Position};
 use covault_core::{fault::Fault, schema::service::Audience};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -23,9 +23,9 @@ use crate::{
     api::{
         Api, Credentials,
         admission::ListenerPlace,
-        auth::Recheck,
+        auth::CallerRecheck,
         headers::{self, RequestId},
-        meter::{Measured, Transport},
+        meter::{MeasuredCall, Transport},
     },
     shutdown::{self, StopSignal},
 };
@@ -53,7 +53,7 @@ pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Router {
     let listen = move |Extension(id): Extension<RequestId>, request: Request| {
         let (api, stop) = (Arc::clone(&listened), stop.clone());
         async move {
-            let measured = Measured::begin(Transport::Rest, NAME.into());
+            let measured = MeasuredCall::begin(Transport::Rest, NAME.into());
             let (head, _) = request.into_parts();
             let answer = listen(api, stop, &id.0, &head).await;
             let response = answer.unwrap_or_else(|failure| failure.into_response(None, &id.0));
@@ -90,12 +90,12 @@ async fn listen(
     let caller = api.admit(credentials(), &in_flight).await?;
     let after = last_event_id(headers)?;
     let place = api.admission.listen(caller.token)?;
-    let recheck = Recheck::new(&api, caller.clone(), &credentials());
+    let recheck = CallerRecheck::new(&api, caller.clone(), &credentials());
     let listener = api.gateway.listen(caller, after);
     let (listener, start) = timeout(PATIENCE, listener)
         .await
         .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
-    let listening = Listening {
+    let listening = EventListener {
         first: Some(first(&listener, start)),
         listener,
         recheck,
@@ -128,19 +128,22 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Fault> {
 }
 
 /// What a listener gets at once.
-fn first(listener: &ChangeListener, start: Start) -> Event {
+fn first(listener: &ChangeListener, start: ListenerStart) -> Event {
     let event = match start {
-        Start::Now | Start::GoesOn => Event::default(),
-        Start::Anew => Event::default().event(ANEW).data("{}"),
+        ListenerStart::Now | ListenerStart::GoesOn => Event::default(),
+        ListenerStart::Anew => Event::default().event(ANEW).data("{}"),
     };
     let event = event.retry(COME_BACK);
-    match listener.position().filter(|_| start != Start::GoesOn) {
+    match listener
+        .position()
+        .filter(|_| start != ListenerStart::GoesOn)
+    {
         Some(position) => event.id(position.to_string()),
         None => event,
     }
 }
 
-fn events(listening: Listening) -> impl Stream<Item = Result<Event, Infallible>> {
+fn events(listening: EventListener) -> impl Stream<Item = Result<Event, Infallible>> {
     stream::unfold(listening, |mut listening| async move {
         let page = listening.next().await?;
         // Each is written when it is taken.
@@ -151,7 +154,7 @@ fn events(listening: Listening) -> impl Stream<Item = Result<Event, Infallible>>
 }
 
 /// What an event is made of.
-enum Tidings {
+enum EventData {
     /// The beginning.
     First(Event),
     /// Nothing has changed up to here.
@@ -160,7 +163,7 @@ enum Tidings {
     Change(Arc<Change>, Option<Position>),
 }
 
-impl Tidings {
+impl EventData {
     fn event(self) -> Event {
         let (event, position) = match self {
             Self::First(event) => return event,
@@ -178,21 +181,21 @@ impl Tidings {
 }
 
 /// One who listens.
-struct Listening {
+struct EventListener {
     first: Option<Event>,
     listener: ChangeListener,
-    recheck: Recheck,
+    recheck: CallerRecheck,
     heartbeat: Instant,
     stop: StopSignal,
     _held: (ListenerPlace, Option<RequestGuard>),
     api: Arc<Api>,
 }
 
-impl Listening {
+impl EventListener {
     /// What the next events are of; `None` at the end.
-    async fn next(&mut self) -> Option<Vec<Tidings>> {
+    async fn next(&mut self) -> Option<Vec<EventData>> {
         if let Some(first) = self.first.take() {
-            return Some(vec![Tidings::First(first)]);
+            return Some(vec![EventData::First(first)]);
         }
         loop {
             // While it reads what is long ago it keeps its turn.
@@ -208,9 +211,9 @@ impl Listening {
                     self.heartbeat = Instant::now() + HEARTBEAT;
                     self.check().await?;
                     let position = self.listener.position()?;
-                    return Some(vec![Tidings::Nothing(position)]);
+                    return Some(vec![EventData::Nothing(position)]);
                 }
-                Some(Heard {
+                Some(HeardChanges {
                     changes,
                     check_token,
                 }) => {
@@ -218,7 +221,7 @@ impl Listening {
                         self.check().await?;
                     }
                     if !changes.is_empty() {
-                        let tidings = |(change, position)| Tidings::Change(change, position);
+                        let tidings = |(change, position)| EventData::Change(change, position);
                         return Some(changes.into_iter().map(tidings).collect());
                     }
                 }

@@ -32,10 +32,10 @@ use futures::StreamExt as _;
 
 use self::error::HttpError;
 use crate::api::{
-    self, Api, Call, Credentials,
-    admission::{AnswerShare, InFlight, Refusal},
+    self, AdmittedCall, Api, Credentials,
+    admission::{AnswerShare, CallRefusal, InFlight},
     headers::{self, REQUEST_ID, RequestId},
-    meter::{Measured, NO_OPERATION, Transport},
+    meter::{MeasuredCall, NO_OPERATION, Transport},
 };
 use crate::{shutdown::StopSignal, telemetry::ACCESS};
 
@@ -127,8 +127,8 @@ impl Route {
         self.operation.descriptor()
     }
 
-    fn measured(&self) -> Measured {
-        Measured::begin(Transport::Rest, self.descriptor().name().into())
+    fn measured(&self) -> MeasuredCall {
+        MeasuredCall::begin(Transport::Rest, self.descriptor().name().into())
     }
 
     async fn serve(&self, request_id: &str, request: Request) -> Response<Body> {
@@ -149,7 +149,7 @@ impl Route {
     ) -> Result<(OperationResponse, AnswerShare), HttpError> {
         let in_flight = self.api.admission.enter()?;
         let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
-        let call = Call {
+        let call = AdmittedCall {
             caller: &caller,
             operation: self.operation,
             body: RequestBody::Json(&body),
@@ -283,7 +283,7 @@ async fn read_body(
     announced: usize,
     limit: usize,
     in_flight: &InFlight,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, CallRefusal> {
     // What is announced is a word that costs nothing.
     let mut kept = Vec::with_capacity(announced.min(limit).min(INITIAL_BODY_CAPACITY));
     let mut total = 0_usize;
@@ -387,7 +387,7 @@ async fn rate_limited(
 async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
     let id = request.extensions().get::<RequestId>();
     let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
-    let measured = Measured::begin(Transport::Rest, NO_OPERATION.into());
+    let measured = MeasuredCall::begin(Transport::Rest, NO_OPERATION.into());
     let failure = count(&api, &request).err().unwrap_or_else(|| {
         let sentence = format!("unknown path {}", headers::shown_path(request.uri()));
         HttpError::http(StatusCode::NOT_FOUND, &sentence)

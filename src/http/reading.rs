@@ -33,7 +33,7 @@ const LOOKS: u32 = 4;
 /// The answers on one connection that are not written yet.
 pub struct UnreadAnswers {
     /// By number: the oldest first.
-    answers: Mutex<BTreeMap<u64, Unread>>,
+    answers: Mutex<BTreeMap<u64, PendingAnswer>>,
     /// When something was last written.
     written: Mutex<Instant>,
 }
@@ -47,9 +47,9 @@ impl Default for UnreadAnswers {
     }
 }
 
-struct Unread {
+struct PendingAnswer {
     since: Instant,
-    rest: Weak<Mutex<Option<Rest>>>,
+    rest: Weak<Mutex<Option<RemainingAnswer>>>,
 }
 
 /// One of them, for as long as any part of it is there.
@@ -59,10 +59,10 @@ struct UnreadAnswer {
 }
 
 impl UnreadAnswers {
-    fn begin(self: &Arc<Self>, rest: &Arc<Mutex<Option<Rest>>>) -> Arc<UnreadAnswer> {
+    fn begin(self: &Arc<Self>, rest: &Arc<Mutex<Option<RemainingAnswer>>>) -> Arc<UnreadAnswer> {
         let mut answers = self.answers.lock();
         let number = answers.last_key_value().map_or(0, |(last, _)| last + 1);
-        let unread = Unread {
+        let unread = PendingAnswer {
             since: Instant::now(),
             rest: Arc::downgrade(rest),
         };
@@ -117,27 +117,27 @@ impl Drop for UnreadAnswer {
 }
 
 /// What is not handed over yet.
-struct Rest {
+struct RemainingAnswer {
     inner: Body,
     frame: Bytes,
     share: Option<AnswerShare>,
 }
 
 /// A part of an answer, until it was written.
-struct Piece {
+struct AnswerPart {
     bytes: Bytes,
     of_connection: Arc<UnreadAnswers>,
     _unread: Arc<UnreadAnswer>,
     _share: Option<Share<TokenId>>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for AnswerPart {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Piece {
+impl Drop for AnswerPart {
     fn drop(&mut self) {
         *self.of_connection.written.lock() = Instant::now();
     }
@@ -146,7 +146,7 @@ impl Drop for Piece {
 /// An answer in pieces.
 pub struct PiecewiseBody {
     /// `None` once it was given up.
-    rest: Arc<Mutex<Option<Rest>>>,
+    rest: Arc<Mutex<Option<RemainingAnswer>>>,
     unread: Option<Arc<UnreadAnswer>>,
     of_connection: Arc<UnreadAnswers>,
 }
@@ -159,7 +159,7 @@ impl PiecewiseBody {
         of_connection: &Arc<UnreadAnswers>,
     ) -> Self {
         let is_empty = inner.is_end_stream();
-        let rest = Arc::new(Mutex::new(Some(Rest {
+        let rest = Arc::new(Mutex::new(Some(RemainingAnswer {
             inner,
             frame: Bytes::new(),
             share,
@@ -214,7 +214,7 @@ impl HttpBody for PiecewiseBody {
         if !is_last || !rest.inner.is_end_stream() {
             this.unread = Some(Arc::clone(&unread));
         }
-        let piece = Piece {
+        let piece = AnswerPart {
             bytes,
             of_connection: Arc::clone(&this.of_connection),
             _unread: unread,
@@ -225,7 +225,7 @@ impl HttpBody for PiecewiseBody {
 
     fn is_end_stream(&self) -> bool {
         let rest = self.rest.lock();
-        let ended = |rest: &Rest| rest.frame.is_empty() && rest.inner.is_end_stream();
+        let ended = |rest: &RemainingAnswer| rest.frame.is_empty() && rest.inner.is_end_stream();
         rest.as_ref().is_some_and(ended)
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     examples,
-    schemas::{Schemas, Side},
+    schemas::{MessageSide, Schemas},
     shape::{described, nullable, with},
 };
 
@@ -86,7 +86,7 @@ pub fn item(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Va
             responses.insert((*status).to_owned(), refused(status, description, &failure));
         }
     }
-    let mut body = json!({"schema": schemas.message(&operation.request(), Side::Request)});
+    let mut body = json!({"schema": schemas.message(&operation.request(), MessageSide::Request)});
     if operation.audience() != Audience::Admin {
         body = with(body, json!({"examples": examples::shown(operation)?}));
     }
@@ -223,7 +223,7 @@ fn links(operation: &OperationDescriptor) -> Map<String, Value> {
 fn success(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Value, Fault> {
     let response = operation.response();
     if operation.audience() != Audience::Platform {
-        return Ok(schemas.message(&response, Side::Response));
+        return Ok(schemas.message(&response, MessageSide::Response));
     }
     let execute = operation.fails_with_execute_code();
     let error = error(operation, schemas)?;
@@ -233,7 +233,7 @@ fn success(operation: &OperationDescriptor, schemas: &mut Schemas) -> Result<Val
             ("error", _) => json!({"type": "null"}),
             // What succeeded has a result.
             (_, Kind::Message(message)) if !execute && !field.is_list() => {
-                schemas.message(&message, Side::Response)
+                schemas.message(&message, MessageSide::Response)
             }
             _ => schemas.shown_field(&field),
         };

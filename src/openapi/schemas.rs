@@ -13,7 +13,7 @@ use super::{
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub enum MessageSide {
     /// In a request.
     Request,
     /// In a response.
@@ -25,13 +25,13 @@ pub enum Side {
 pub struct Schemas {
     made: Map<String, Value>,
     /// Messages that were referred to; not all of them are made.
-    wanted: Vec<(MessageDescriptor, Side)>,
-    seen: BTreeSet<(String, Side)>,
+    wanted: Vec<(MessageDescriptor, MessageSide)>,
+    seen: BTreeSet<(String, MessageSide)>,
 }
 
 impl Schemas {
     /// A reference to the schema of a message.
-    pub fn message(&mut self, message: &MessageDescriptor, side: Side) -> Value {
+    pub fn message(&mut self, message: &MessageDescriptor, side: MessageSide) -> Value {
         if self.seen.insert((message.full_name().to_owned(), side)) {
             self.wanted.push((message.clone(), side));
         }
@@ -48,8 +48,8 @@ impl Schemas {
     pub fn finish(mut self) -> Result<Map<String, Value>, Fault> {
         while let Some((message, side)) = self.wanted.pop() {
             let schema = match side {
-                Side::Request => self.accepted(&message)?,
-                Side::Response => self.shown(&message)?,
+                MessageSide::Request => self.accepted(&message)?,
+                MessageSide::Response => self.shown(&message)?,
             };
             self.made.insert(name(&message, side), schema);
         }
@@ -96,7 +96,7 @@ impl Schemas {
         let options: Vec<Value> = fields
             .map(|field| {
                 let set = match field.kind() {
-                    Kind::Message(message) => self.message(&message, Side::Request),
+                    Kind::Message(message) => self.message(&message, MessageSide::Request),
                     _ => json!({"type": "string"}),
                 };
                 let name = field.json_name();
@@ -143,7 +143,7 @@ impl Schemas {
             Kind::Enum(descriptor) => self.accepted_enum(descriptor, not_zero),
             Kind::Message(message) => match describe::wrapped(message) {
                 Some(inner) => self.accepted_value(&inner.kind(), not_zero, padded),
-                None => self.message(message, Side::Request),
+                None => self.message(message, MessageSide::Request),
             },
             // The schema has none; the decoder's tests prove it.
             Kind::Double | Kind::Float => json!({"type": "number"}),
@@ -230,7 +230,7 @@ impl Schemas {
             Kind::Enum(descriptor) => self.names(descriptor, false),
             Kind::Message(message) => match describe::wrapped(message) {
                 Some(inner) => self.shown_value(&inner.kind()),
-                None => self.message(message, Side::Response),
+                None => self.message(message, MessageSide::Response),
             },
             Kind::Double | Kind::Float => json!({"type": "number"}),
         }
@@ -249,14 +249,14 @@ fn integer(least: i64, most: i64, pattern: &str) -> Value {
 }
 
 /// The name of a message's schema. Requests and responses of one message differ.
-fn name(message: &MessageDescriptor, side: Side) -> String {
+fn name(message: &MessageDescriptor, side: MessageSide) -> String {
     let name = describe::name_in_package(message.full_name()).replace('.', "");
     match (side, name.strip_suffix("Request")) {
         // The whole request of an operation.
-        (Side::Request, Some(_)) => name,
-        (Side::Request, None) => format!("{name}Input"),
+        (MessageSide::Request, Some(_)) => name,
+        (MessageSide::Request, None) => format!("{name}Input"),
         // Named like a request, and shown in a response.
-        (Side::Response, Some(_)) if name != "SigningRequest" => format!("{name}Shown"),
-        (Side::Response, _) => name,
+        (MessageSide::Response, Some(_)) if name != "SigningRequest" => format!("{name}Shown"),
+        (MessageSide::Response, _) => name,
     }
 }

@@ -13,7 +13,7 @@ use futures::{StreamExt as _, stream};
 
 use super::{
     outcome::{BatchOutcome, outcome},
-    start::{self, Read},
+    start::{self, LoadedBatch},
 };
 use crate::{
     audit::AuditActor,
@@ -113,7 +113,7 @@ async fn hold_up(
 }
 
 /// What is to happen to a batch now.
-enum Next {
+enum NextStep {
     Nothing,
     Make(BatchStage),
     End(BatchEvent),
@@ -133,17 +133,17 @@ async fn advance(vaults: &VaultActors, id: BatchId) -> Result<(), Fault> {
     let commit = || CommandCommit::new(by.clone(), None, None);
     let ahead = match next(services, &batch).await {
         // Such as a batch contract that is no longer configured. No request is on its way then.
-        Err(fault) if is_lasting(&fault) => Next::End(BatchEvent::GaveUp {
+        Err(fault) if is_lasting(&fault) => NextStep::End(BatchEvent::GaveUp {
             reason: fault.message().to_owned(),
             resumable: true,
         }),
         ahead => ahead?,
     };
     let event = match ahead {
-        Next::Nothing => return Ok(()),
-        Next::End(event) => event,
-        Next::Make(stage) => {
-            let read = Read {
+        NextStep::Nothing => return Ok(()),
+        NextStep::End(event) => event,
+        NextStep::Make(stage) => {
+            let read = LoadedBatch {
                 batch: &batch,
                 version,
                 progress,
@@ -173,16 +173,19 @@ fn is_lasting(fault: &Fault) -> bool {
     )
 }
 
-async fn next(services: &Services, batch: &BatchPayment) -> Result<Next, Fault> {
+async fn next(services: &Services, batch: &BatchPayment) -> Result<NextStep, Fault> {
     let newest = batch.state.progress().and_then(|it| it.requests.last());
     let Some(newest) = newest else {
-        return Ok(Next::Nothing);
+        return Ok(NextStep::Nothing);
     };
-    let gave_up = |reason: String, resumable| Next::End(BatchEvent::GaveUp { reason, resumable });
+    let gave_up =
+        |reason: String, resumable| NextStep::End(BatchEvent::GaveUp { reason, resumable });
     Ok(
         match (newest.stage, outcome(services, newest.request).await?) {
-            (_, BatchOutcome::Waiting) | (BatchStage::Send, BatchOutcome::Mined) => Next::Nothing,
-            (BatchStage::Send, BatchOutcome::Final) => Next::End(BatchEvent::PaymentSent),
+            (_, BatchOutcome::Waiting) | (BatchStage::Send, BatchOutcome::Mined) => {
+                NextStep::Nothing
+            }
+            (BatchStage::Send, BatchOutcome::Final) => NextStep::End(BatchEvent::PaymentSent),
             (
                 BatchStage::Send,
                 BatchOutcome::Void {
@@ -212,19 +215,19 @@ async fn after_reset(
     services: &Services,
     batch: &BatchPayment,
     done: BatchOutcome,
-) -> Result<Next, Fault> {
+) -> Result<NextStep, Fault> {
     let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
     let allowance = start::allowance(services, &payment).await?;
     Ok(match (allowance.is_zero(), done) {
-        (true, _) => Next::Make(BatchStage::Allowance),
-        (false, BatchOutcome::Final) => Next::End(BatchEvent::GaveUp {
+        (true, _) => NextStep::Make(BatchStage::Allowance),
+        (false, BatchOutcome::Final) => NextStep::End(BatchEvent::GaveUp {
             reason: format!(
                 "the allowance of the batch contract is {allowance} after it was set to 0"
             ),
             resumable: true,
         }),
         // The node that was asked has not seen the block yet.
-        (false, _) => Next::Nothing,
+        (false, _) => NextStep::Nothing,
     })
 }
 
@@ -232,18 +235,18 @@ async fn after_allowance(
     services: &Services,
     batch: &BatchPayment,
     done: BatchOutcome,
-) -> Result<Next, Fault> {
+) -> Result<NextStep, Fault> {
     let payment = BatchPayload::decode(&batch.payment).map_err(Fault::bug)?;
     let allowance = start::allowance(services, &payment).await?;
     Ok(match (allowance == payment.total(), done) {
-        (true, _) => Next::Make(BatchStage::Send),
-        (false, BatchOutcome::Final) => Next::End(BatchEvent::GaveUp {
+        (true, _) => NextStep::Make(BatchStage::Send),
+        (false, BatchOutcome::Final) => NextStep::End(BatchEvent::GaveUp {
             reason: format!(
                 "the allowance of the batch contract is {allowance} after it was set to {}",
                 payment.total()
             ),
             resumable: true,
         }),
-        (false, _) => Next::Nothing,
+        (false, _) => NextStep::Nothing,
     })
 }

@@ -18,13 +18,13 @@ use crate::{
     requests::batch_claim::{BatchClaim, allowance_row},
     services::Services,
     vaults::{
-        admission::{Proposal, ProposalContent, admit},
+        admission::{ProposalContent, SigningProposal, admit},
         vault_actors::VaultActors,
     },
 };
 
 /// A batch as it was read.
-pub struct Read<'a> {
+pub struct LoadedBatch<'a> {
     /// It.
     pub batch: &'a BatchPayment,
     /// The version of its row.
@@ -42,13 +42,13 @@ pub struct Read<'a> {
 /// Any class; [`Class::WrongState`] also when the batch has changed in between.
 pub async fn make(
     vaults: &VaultActors,
-    read: Read<'_>,
+    read: LoadedBatch<'_>,
     stage: BatchStage,
     event: impl FnOnce(BatchRequest) -> BatchEvent,
     command_commit: CommandCommit,
 ) -> Result<(), Fault> {
     let services = &vaults.services;
-    let Read {
+    let LoadedBatch {
         batch,
         version,
         progress,
@@ -70,7 +70,7 @@ pub async fn make(
         BatchStage::Allowance => "lets the batch contract take the total",
         BatchStage::Send => "pays",
     };
-    let proposal = Proposal {
+    let proposal = SigningProposal {
         content: ProposalContent::BatchRequest {
             payload,
             request: request.request,

@@ -42,7 +42,7 @@ use self::{
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
     FeeEstimate, NodePool, Objection, Standing, TrackedTransaction, TransactionSighting,
-    client::{Call as _, CallError, Client},
+    client::{CallError, ChainCall as _, Client},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
     resolve_refusal,
@@ -206,7 +206,7 @@ impl BitcoinNode {
             let listed = listed.and_then(|listed| read_list(listed, &place.script));
             found_in(said, listed.map(Some))
         });
-        let listed = match self.rpc.agreed(&ask, Option::eq).await {
+        let listed = match self.rpc.quorum(&ask, Option::eq).await {
             Err(_) if is_new.load(Ordering::Relaxed) => None,
             listed => listed?,
         };
@@ -442,7 +442,7 @@ impl ChainClient for BitcoinNode {
             }
         });
         let same = |one: &u64, other: &u64| one.abs_diff(*other) <= MAX_BLOCKS_APART;
-        Ok(Some(self.rpc.agreed(height, same).await?))
+        Ok(Some(self.rpc.quorum(height, same).await?))
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {

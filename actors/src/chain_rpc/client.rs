@@ -29,7 +29,7 @@ pub trait Protocol: Send + Sync + 'static {
 }
 
 /// One question in a protocol, to be put to any number of nodes.
-pub trait Call<P: Protocol>: Send + Sync {
+pub trait ChainCall<P: Protocol>: Send + Sync {
     /// What a node says to it.
     type Answer: Send;
 
@@ -47,20 +47,20 @@ pub trait Call<P: Protocol>: Send + Sync {
     ) -> ParsedResponse<Result<Self::Answer, P::Refusal>>;
 
     /// The same question, of whose answer `take` makes what is wanted, or says why it is none.
-    fn reading<T, F>(self, take: F) -> Reading<Self, F>
+    fn reading<T, F>(self, take: F) -> MappedCall<Self, F>
     where
         Self: Sized,
         F: Fn(&Self::Answer) -> ParsedResponse<T> + Send + Sync,
         T: Send,
     {
-        Reading { call: self, take }
+        MappedCall { call: self, take }
     }
 
-    /// As [`Call::reading`]; where `take` finds nothing, the answer makes no sense.
+    /// As [`ChainCall::reading`]; where `take` finds nothing, the answer makes no sense.
     fn taking<T: Send>(
         self,
         take: impl Fn(&Self::Answer) -> Option<T> + Send + Sync,
-    ) -> Reading<Self, impl Fn(&Self::Answer) -> ParsedResponse<T> + Send + Sync>
+    ) -> MappedCall<Self, impl Fn(&Self::Answer) -> ParsedResponse<T> + Send + Sync>
     where
         Self: Sized,
     {
@@ -69,16 +69,16 @@ pub trait Call<P: Protocol>: Send + Sync {
     }
 }
 
-/// As [`Call::reading`].
-pub struct Reading<C, F> {
+/// As [`ChainCall::reading`].
+pub struct MappedCall<C, F> {
     call: C,
     take: F,
 }
 
-impl<P, C, F, T> Call<P> for Reading<C, F>
+impl<P, C, F, T> ChainCall<P> for MappedCall<C, F>
 where
     P: Protocol,
-    C: Call<P>,
+    C: ChainCall<P>,
     F: Fn(&C::Answer) -> ParsedResponse<T> + Send + Sync,
     T: Send,
 {
@@ -102,7 +102,7 @@ where
 }
 
 /// One that is asked more than once.
-impl<P: Protocol, C: Call<P>> Call<P> for &C {
+impl<P: Protocol, C: ChainCall<P>> ChainCall<P> for &C {
     type Answer = C::Answer;
 
     fn subject(&self) -> &'static str {
@@ -218,7 +218,7 @@ impl<P: Protocol> Client<P> {
     /// Uses only nodes of which `wrong` finds nothing, once each, in what they answer to a call;
     /// else it says on which chain the node is. `Err` when the answer makes no sense.
     #[must_use]
-    pub fn checked<C: Call<P> + Send + Sync + 'static>(
+    pub fn checked<C: ChainCall<P> + Send + Sync + 'static>(
         mut self,
         call: C,
         wrong: impl Fn(&C::Answer) -> Result<Option<String>, String> + Send + Sync + 'static,
@@ -272,14 +272,14 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn ask<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>> {
+    pub async fn ask<C: ChainCall<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>> {
         let read = |response: &NodeResponse| call.read(&self.protocol, response);
-        let answer = self.pool.first(&call.request(&self.protocol), read).await?;
+        let answer = self.pool.query(&call.request(&self.protocol), read).await?;
         answer.map_err(CallError::Node)
     }
 
     /// As [`NodePool::submit`], and within [`everywhere`] as [`NodePool::submit_everywhere`].
-    pub async fn submit<C: Call<P>>(
+    pub async fn submit<C: ChainCall<P>>(
         &self,
         call: C,
         objection: impl Fn(Result<&C::Answer, &P::Refusal>) -> Option<Objection> + Sync,
@@ -303,7 +303,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn query_best_effort<C: Call<P>>(
+    pub async fn query_best_effort<C: ChainCall<P>>(
         &self,
         call: C,
     ) -> Result<C::Answer, CallError<P::Refusal>> {
@@ -316,7 +316,7 @@ impl<P: Protocol> Client<P> {
     }
 
     /// As [`NodePool::query_several_best_effort`].
-    pub async fn query_several_best_effort<C: Call<P>>(
+    pub async fn query_several_best_effort<C: ChainCall<P>>(
         &self,
         call: C,
     ) -> Vec<Result<C::Answer, CallError<P::Refusal>>> {
@@ -335,7 +335,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn at<C: Call<P>>(
+    pub async fn at<C: ChainCall<P>>(
         &self,
         node: usize,
         call: C,
@@ -365,7 +365,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`]; also when fewer answered than have to agree.
-    pub async fn voices<C: Call<P>>(
+    pub async fn voices<C: ChainCall<P>>(
         &self,
         call: C,
         same: impl Fn(&C::Answer, &C::Answer) -> bool + Sync,
@@ -389,7 +389,10 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`]; also when the nodes do not agree.
-    pub async fn seconded<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>>
+    pub async fn seconded<C: ChainCall<P>>(
+        &self,
+        call: C,
+    ) -> Result<C::Answer, CallError<P::Refusal>>
     where
         C::Answer: PartialEq + Clone,
     {
@@ -412,7 +415,7 @@ impl<P: Protocol> Client<P> {
     /// As there.
     pub async fn seconded_or_none<C, T>(&self, call: C) -> Result<Option<T>, CallError<P::Refusal>>
     where
-        C: Call<P, Answer = Option<T>>,
+        C: ChainCall<P, Answer = Option<T>>,
         T: PartialEq + Clone + Send,
     {
         let subject = call.subject();
@@ -438,7 +441,10 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`]; also when none of them says anything.
-    pub async fn highest<C: Call<P>>(&self, call: C) -> Result<C::Answer, CallError<P::Refusal>>
+    pub async fn highest<C: ChainCall<P>>(
+        &self,
+        call: C,
+    ) -> Result<C::Answer, CallError<P::Refusal>>
     where
         C::Answer: Ord,
     {
@@ -453,7 +459,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`]; also when too few of them say anything.
-    pub async fn reached<C: Call<P>, T: Ord>(
+    pub async fn reached<C: ChainCall<P>, T: Ord>(
         &self,
         call: C,
         take: impl Fn(&C::Answer) -> Option<T> + Sync,
@@ -487,7 +493,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// [`CallError`]; also when the nodes do not agree.
-    pub async fn agreed<C: Call<P>>(
+    pub async fn quorum<C: ChainCall<P>>(
         &self,
         call: C,
         same: impl Fn(&C::Answer, &C::Answer) -> bool + Sync,
@@ -505,7 +511,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// As there.
-    pub async fn query_quorum<C: Call<P>, T: PartialEq + Send>(
+    pub async fn query_quorum<C: ChainCall<P>, T: PartialEq + Send>(
         &self,
         call: C,
         take: impl Fn(&C::Answer) -> Option<T> + Send + Sync,
@@ -517,7 +523,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// As there.
-    pub async fn query_quorum_by<C: Call<P>, T: Send>(
+    pub async fn query_quorum_by<C: ChainCall<P>, T: Send>(
         &self,
         call: C,
         take: impl Fn(&C::Answer) -> Option<T> + Send + Sync,
@@ -525,7 +531,7 @@ impl<P: Protocol> Client<P> {
     ) -> Result<T, CallError<P::Refusal>> {
         let subject = call.subject();
         let take = move |answer: &C::Answer| ParsedResponse::required(subject, take(answer));
-        self.agreed(call.reading(take), same).await
+        self.quorum(call.reading(take), same).await
     }
 
     /// Asks every node, one after the other, until `found` is true of an answer; `Err` is a node
@@ -533,7 +539,7 @@ impl<P: Protocol> Client<P> {
     ///
     /// # Errors
     /// When it was true of none and some node of this chain, or every node, did not answer.
-    pub async fn any<C: Call<P>>(
+    pub async fn any<C: ChainCall<P>>(
         &self,
         call: C,
         found: impl Fn(&C::Answer) -> Result<bool, String>,

@@ -28,7 +28,7 @@ use tokio::sync::OnceCell;
 use self::{
     fees::near,
     refusals::{judge, knows_no_such_block, refused_call, speaks_of_another, speaks_of_number},
-    tracing::Tracing,
+    tracing::TraceSupport,
 };
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
@@ -98,7 +98,7 @@ pub struct EvmNode {
     /// Set once nodes have named a block `finalized`: from then on no other one counts as final.
     finalized: OnceCell<()>,
     follow: FollowPolicy,
-    tracing: Tracing,
+    tracing: TraceSupport,
 }
 
 impl EvmNode {
@@ -116,7 +116,7 @@ impl EvmNode {
             eip1559: OnceCell::new(),
             finalized: OnceCell::new(),
             follow,
-            tracing: Tracing::default(),
+            tracing: TraceSupport::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use prost::Message;
 use reqwest::header::HeaderMap;
 
 use super::{
-    client::{Call, Protocol, Refusal},
+    client::{ChainCall, Protocol, Refusal},
     exchange::{
         NOT_ABOUT_THE_REQUEST, NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse, short,
     },
@@ -140,7 +140,7 @@ impl<Q, A> GrpcCall<Q, A> {
     }
 }
 
-impl<Q: Message, A: Message + Default> Call<GrpcWeb> for GrpcCall<Q, A> {
+impl<Q: Message, A: Message + Default> ChainCall<GrpcWeb> for GrpcCall<Q, A> {
     type Answer = A;
 
     /// The method's own name.

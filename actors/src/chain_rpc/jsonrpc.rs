@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::{
-    client::{Call, CallError, Protocol, Refusal},
+    client::{CallError, ChainCall, Protocol, Refusal},
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse, short},
 };
 
@@ -86,7 +86,7 @@ fn marked(request: NodeRequest, methods: &[&str]) -> NodeRequest {
 #[derive(Clone)]
 pub struct RpcCall(pub &'static str, pub Value);
 
-impl Call<JsonRpc> for RpcCall {
+impl ChainCall<JsonRpc> for RpcCall {
     type Answer = Value;
 
     fn subject(&self) -> &'static str {
@@ -135,7 +135,7 @@ impl Call<JsonRpc> for RpcCall {
 /// Several calls in one HTTP request, of which one node answers all.
 pub struct RpcCalls(pub Vec<RpcCall>);
 
-impl Call<JsonRpc> for RpcCalls {
+impl ChainCall<JsonRpc> for RpcCalls {
     /// In the order of the calls.
     type Answer = Vec<Result<Value, RpcError>>;
 

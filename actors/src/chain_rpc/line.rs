@@ -15,7 +15,7 @@ use covault_core::{ids::TokenId, rate::count};
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 
-use self::waiting::{Class, LinePlace, Waiter, Waiting};
+use self::waiting::{CallClass, CallQueue, QueuePosition, WaitingCall};
 
 /// Calls in progress to begin with.
 const FIRST_WINDOW: usize = 16;
@@ -98,17 +98,17 @@ impl CallsOf {
         CALLS.scope(self, work)
     }
 
-    fn class(&self) -> Class {
+    fn class(&self) -> CallClass {
         match self.accepted_ms {
-            Some(_) => Class::Request,
-            None => Class::Read,
+            Some(_) => CallClass::Request,
+            None => CallClass::Read,
         }
     }
 }
 
 /// What a call shows of how much a node can do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum CallPace {
     /// It was answered in good time.
     InTime,
     /// It was answered late.
@@ -185,13 +185,13 @@ struct LineState {
     window: CallWindow,
     at_work: usize,
     costly_at_work: usize,
-    usual: Waiting,
-    costly: Waiting,
+    usual: CallQueue,
+    costly: CallQueue,
     came: u64,
 }
 
 impl LineState {
-    fn waiting(&mut self, is_costly: bool) -> &mut Waiting {
+    fn waiting(&mut self, is_costly: bool) -> &mut CallQueue {
         match is_costly {
             true => &mut self.costly,
             false => &mut self.usual,
@@ -249,8 +249,8 @@ impl CallLine {
             window: CallWindow::new(most),
             at_work: 0,
             costly_at_work: 0,
-            usual: Waiting::default(),
-            costly: Waiting::default(),
+            usual: CallQueue::default(),
+            costly: CallQueue::default(),
             came: 0,
         })))
     }
@@ -281,14 +281,14 @@ impl CallLine {
             let place = (since_ms, state.came);
             let left = Duration::from_millis(of.overdue_ms.saturating_sub(now_ms));
             let (sender, placed) = oneshot::channel();
-            let waiter = Waiter {
+            let waiter = WaitingCall {
                 token: of.token,
                 overdue: Instant::now().checked_add(left),
                 overdue_ms: of.overdue_ms.max(since_ms),
                 placed: sender,
             };
             state.waiting(is_costly).come(class, place, waiter);
-            let ticket = Ticket {
+            let ticket = LineTicket {
                 line: self.clone(),
                 is_costly,
                 place: Some((class, place)),
@@ -319,20 +319,20 @@ impl CallLine {
             line: self.clone(),
             is_costly,
             sent: Instant::now(),
-            pace: Pace::Unknown,
+            pace: CallPace::Unknown,
         }
     }
 }
 
 /// A place in the line; given up when it is dropped.
-struct Ticket {
+struct LineTicket {
     line: CallLine,
     is_costly: bool,
     /// `None` once it has been served.
-    place: Option<(Class, LinePlace)>,
+    place: Option<(CallClass, QueuePosition)>,
 }
 
-impl Drop for Ticket {
+impl Drop for LineTicket {
     fn drop(&mut self) {
         if let Some((class, place)) = self.place {
             let mut state = self.line.0.lock();
@@ -349,7 +349,7 @@ pub(super) struct CallPermit {
     line: CallLine,
     is_costly: bool,
     sent: Instant,
-    pace: Pace,
+    pace: CallPace,
 }
 
 impl CallPermit {
@@ -358,10 +358,10 @@ impl CallPermit {
     pub(super) fn ended(&mut self, was_taken: bool, limit: Duration) {
         let is_late = self.sent.elapsed() > limit / 2;
         self.pace = match (was_taken, is_late) {
-            (true, false) => Pace::InTime,
-            _ if self.is_costly => Pace::Unknown,
-            (true, true) => Pace::Late,
-            (false, _) => Pace::TooMuch,
+            (true, false) => CallPace::InTime,
+            _ if self.is_costly => CallPace::Unknown,
+            (true, true) => CallPace::Late,
+            (false, _) => CallPace::TooMuch,
         };
     }
 }
@@ -373,10 +373,10 @@ impl Drop for CallPermit {
             let (sent, at_work) = (self.sent, state.at_work);
             match self.pace {
                 // Else the window is large enough.
-                Pace::InTime if state.is_full(self.is_costly) => state.window.grow(),
-                Pace::Late => state.window.shrink(sent, at_work, FEWEST_OF_SLOW),
-                Pace::TooMuch => state.window.shrink(sent, at_work, 1),
-                Pace::InTime | Pace::Unknown => {}
+                CallPace::InTime if state.is_full(self.is_costly) => state.window.grow(),
+                CallPace::Late => state.window.shrink(sent, at_work, FEWEST_OF_SLOW),
+                CallPace::TooMuch => state.window.shrink(sent, at_work, 1),
+                CallPace::InTime | CallPace::Unknown => {}
             }
             state.end(self.is_costly);
         }

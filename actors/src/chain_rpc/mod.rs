@@ -40,7 +40,7 @@ use futures::future::join_all;
 pub use covault_core::request::{Inclusion, TransactionPart};
 
 pub use blocks::{APART, BlockBalances, BlockSource, ChainBlock};
-pub use client::{Call, CallError, Client, Protocol, Refusal, everywhere};
+pub use client::{CallError, ChainCall, Client, Protocol, Refusal, everywhere};
 pub use endpoints::{
     ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };

@@ -39,7 +39,7 @@ use super::{
     witnessed::is_witnessed,
 };
 
-use node::{Keep, NodeFailure, PoolNode, headers, keeping};
+use node::{AnswerReader, NodeFailure, PoolNode, headers, keeping};
 use said::Said;
 pub use submit::{Objection, ObjectionKind};
 
@@ -263,7 +263,7 @@ impl NodePool {
     ///
     /// # Errors
     /// [`PoolError`].
-    pub async fn first<T: Send>(
+    pub async fn query<T: Send>(
         &self,
         call: &NodeRequest,
         read: impl Fn(&NodeResponse) -> ParsedResponse<T> + Sync,
@@ -480,7 +480,7 @@ impl NodePool {
         index: usize,
         patience: Option<Duration>,
         call: &NodeRequest,
-        read: &mut Keep<'_>,
+        read: &mut AnswerReader<'_>,
     ) -> Result<(), NodeFailure> {
         let node = self.nodes.get(index);
         let node = node.ok_or_else(|| NodeFailure::NotAsked("no such node".into()))?;
@@ -517,7 +517,7 @@ impl NodePool {
         &self,
         index: usize,
         call: &NodeRequest,
-        read: &mut Keep<'_>,
+        read: &mut AnswerReader<'_>,
     ) -> Result<(), String> {
         let node = self.nodes.get(index).ok_or("no such node")?;
         if node.health.is_silent() {

@@ -9,7 +9,7 @@ use covault_core::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::process::shares::{Party, RESERVED, Share, Shares};
+use crate::process::shares::{LimitedParty, RESERVED, Share, Shares};
 
 /// With as many there is a crowd.
 const CROWD: usize = 16;
@@ -24,12 +24,12 @@ const MEASURES: usize = 8;
 
 /// The requests of one chain that wait for what its nodes say.
 pub struct ChainQueue {
-    waiting: Arc<Shares<Party>>,
-    progress: Mutex<Progress>,
+    waiting: Arc<Shares<LimitedParty>>,
+    progress: Mutex<QueueProgress>,
 }
 
 #[derive(Default)]
-struct Progress {
+struct QueueProgress {
     rate: Rate,
     /// Since when a caller waits, and none has been answered.
     unanswered: Option<Instant>,
@@ -46,7 +46,7 @@ pub struct ChainWait {
     queue: Arc<ChainQueue>,
     since: Instant,
     /// `None` once it is over.
-    place: Mutex<Option<Share<Party>>>,
+    place: Mutex<Option<Share<LimitedParty>>>,
 }
 
 impl Default for ChainQueue {
@@ -60,7 +60,7 @@ impl Default for ChainQueue {
 
 impl ChainQueue {
     /// A request is accepted, or begins to ask again.
-    pub fn enter(self: &Arc<Self>, parties: &[Party]) -> ChainWait {
+    pub fn enter(self: &Arc<Self>, parties: &[LimitedParty]) -> ChainWait {
         let since = Instant::now();
         let place = self.waiting.retake(parties, 1);
         let mut progress = self.progress.lock();
@@ -83,7 +83,7 @@ impl ChainQueue {
         if all < CROWD {
             return Some(Duration::ZERO);
         }
-        let own = self.waiting.held(&Party::Token(token));
+        let own = self.waiting.held(&LimitedParty::Token(token));
         let ahead = all.saturating_add(own);
         let now = Instant::now();
         let progress = self.progress.lock();
@@ -103,7 +103,7 @@ impl ChainQueue {
     }
 
     /// The number of those who wait has changed.
-    fn note(&self, progress: &mut Progress, now: Instant) {
+    fn note(&self, progress: &mut QueueProgress, now: Instant) {
         let waiting = self.waiting.taken();
         progress.rate.waits(waiting > CROWD, now.into_std());
         if waiting < CROWD {
@@ -179,15 +179,18 @@ mod tests {
     use super::*;
 
     /// A token with a vault of its own.
-    fn party(number: u8) -> [Party; 2] {
+    fn party(number: u8) -> [LimitedParty; 2] {
         [
-            Party::Token(token(number)),
-            Party::Vault(VaultId::from_bytes([number; 16])),
+            LimitedParty::Token(token(number)),
+            LimitedParty::Vault(VaultId::from_bytes([number; 16])),
         ]
     }
 
     /// A crowd of the party, of which 20 are answered each second.
-    async fn crowd(party: [Party; 2], size: usize) -> (Arc<ChainQueue>, VecDeque<ChainWait>) {
+    async fn crowd(
+        party: [LimitedParty; 2],
+        size: usize,
+    ) -> (Arc<ChainQueue>, VecDeque<ChainWait>) {
         let queue = Arc::new(ChainQueue::default());
         let mut waits: VecDeque<ChainWait> = (0..size).map(|_| queue.enter(&party)).collect();
         for _ in 0..500 {

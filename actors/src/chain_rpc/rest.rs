@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::{
-    client::{Call, Protocol},
+    client::{ChainCall, Protocol},
     exchange::{NOT_ABOUT_THE_REQUEST, NodeRequest, NodeResponse, ParsedResponse},
 };
 
@@ -28,7 +28,7 @@ impl Protocol for Rest {
     type Refusal = Infallible;
 }
 
-impl Call<Rest> for NodeRequest {
+impl ChainCall<Rest> for NodeRequest {
     type Answer = NodeResponse;
 
     fn subject(&self) -> &'static str {

@@ -35,7 +35,7 @@ use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
     EndpointHealth, FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
     TrackedTransaction, TransactionSighting,
-    client::{Call, Client},
+    client::{ChainCall, Client},
     exchange::{ParsedResponse, short},
     is_void,
     pool::NodePool,
@@ -321,7 +321,7 @@ impl ChainClient for TronNode {
             .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
         let holding = question.about("a balance").reading(holding);
         self.http
-            .agreed(holding, Option::<[u8; 32]>::eq)
+            .quorum(holding, Option::<[u8; 32]>::eq)
             .await?
             .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
             .ok_or_else(|| {
@@ -356,7 +356,7 @@ impl ChainClient for TronNode {
     }
 }
 
-fn last_block() -> impl Call<TronHttp, Answer = Block> {
+fn last_block() -> impl ChainCall<TronHttp, Answer = Block> {
     let last = post("getnowblock", json!({}));
     last.about("its last block").taking(block)
 }

@@ -15,7 +15,7 @@ use covault_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Change, ChangeHub, Followed, News};
+use super::{Change, ChangeHub, ChangeProgress, RecentChanges};
 use crate::{
     audit::{self, AuditLog},
     lists::READ_CHUNK,
@@ -44,7 +44,7 @@ const FIRST_STRIDE: u64 = 256;
 pub async fn run(services: Arc<Services>, hub: Arc<ChangeHub>) {
     loop {
         hub.heard().await;
-        let followed = match Follower::begin(&services, &hub).await {
+        let followed = match ChangeFollower::begin(&services, &hub).await {
             Ok(mut follower) => follower.follow().await,
             Err(fault) => Err(fault),
         };
@@ -58,7 +58,7 @@ pub async fn run(services: Arc<Services>, hub: Arc<ChangeHub>) {
     }
 }
 
-struct Follower<'a> {
+struct ChangeFollower<'a> {
     services: &'a Services,
     hub: &'a ChangeHub,
     /// The number up to which each vault's log was read.
@@ -69,7 +69,7 @@ struct Follower<'a> {
     all_due: bool,
 }
 
-impl<'a> Follower<'a> {
+impl<'a> ChangeFollower<'a> {
     /// Finds where to begin in each log.
     async fn begin(services: &'a Services, hub: &'a ChangeHub) -> Result<Self, Fault> {
         // What is written from now on is told, or found.
@@ -77,7 +77,7 @@ impl<'a> Follower<'a> {
         let now_ms = services.now_ms();
         let from_ms = now_ms.saturating_sub(PRELOAD_MS);
         let [a, b, c, d, e, f, g, h, ..] = random_16(&*services.entropy);
-        let mut followed = Followed {
+        let mut followed = RecentChanges {
             id: u64::from_be_bytes([a, b, c, d, e, f, g, h]).max(1),
             first: 0,
             kept: VecDeque::new(),
@@ -220,7 +220,7 @@ impl<'a> Follower<'a> {
                 followed.safe_ms = safe_ms;
             }
             followed.service = self.service;
-            let new = News {
+            let new = ChangeProgress {
                 follower: followed.id,
                 next: followed.visible,
                 service: followed.service,

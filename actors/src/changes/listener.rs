@@ -6,7 +6,7 @@ use covault_core::{fault::Fault, ids::VaultId};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use super::{
-    Change, ChangeHub, Followed, MARGIN_MS, News, Position, REACH_MS,
+    Change, ChangeHub, ChangeProgress, MARGIN_MS, Position, REACH_MS, RecentChanges,
     pages::{LogCursor, LogPage},
 };
 use crate::{
@@ -20,18 +20,18 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How a listener begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum ListenerStart {
     /// With what changes from now on.
     Now,
     /// Behind the last change that it has heard.
     GoesOn,
-    /// As [`Start::Now`]: where it was is longer ago than is kept, or never was. It has to look at everything again.
+    /// As [`ListenerStart::Now`]: where it was is longer ago than is kept, or never was. It has to look at everything again.
     Anew,
 }
 
 /// What a listener hears: a page of [`READ_CHUNK`] changes at most.
 #[derive(Debug)]
-pub struct Heard {
+pub struct HeardChanges {
     /// Changes, each with the position behind it; `None`: it stays where it was.
     pub changes: Vec<(Arc<Change>, Option<Position>)>,
     /// Whether the caller's token may be another one, or none, since the last time.
@@ -43,21 +43,21 @@ pub struct ChangeListener {
     services: Arc<Services>,
     hub: Arc<ChangeHub>,
     caller: Caller,
-    news: watch::Receiver<News>,
-    place: Place,
+    news: watch::Receiver<ChangeProgress>,
+    place: ListenerMode,
     /// The last entry of the service's log when the token was last to be checked; 0: it never was.
     service: u64,
 }
 
 /// Where a listener is.
-enum Place {
+enum ListenerMode {
     /// Among the changes in memory.
-    Live(Live),
+    Live(LiveMode),
     /// In the logs.
-    Behind(Behind),
+    Behind(CatchUpMode),
 }
 
-struct Live {
+struct LiveMode {
     /// Behind which change.
     at: Position,
     /// Since when changes count that were there when it came, in milliseconds since the Unix epoch.
@@ -66,7 +66,7 @@ struct Live {
     new_from: u64,
 }
 
-struct Behind {
+struct CatchUpMode {
     /// Since when it has to hear of changes, in milliseconds since the Unix epoch.
     from_ms: u64,
     /// The logs that are not begun yet.
@@ -80,7 +80,7 @@ struct Behind {
     then: Position,
 }
 
-impl Drop for Behind {
+impl Drop for CatchUpMode {
     fn drop(&mut self) {
         if let Some(page) = &self.page {
             page.abort();
@@ -95,12 +95,12 @@ impl ChangeListener {
         hub: Arc<ChangeHub>,
         caller: Caller,
         after: Option<Position>,
-    ) -> (Self, Start) {
+    ) -> (Self, ListenerStart) {
         hub.enter();
         let mut listener = Self {
             news: hub.news.subscribe(),
             caller,
-            place: Place::Live(Live {
+            place: ListenerMode::Live(LiveMode {
                 at: Position::default(),
                 from_ms: 0,
                 new_from: 0,
@@ -109,28 +109,28 @@ impl ChangeListener {
             services,
             hub,
         };
-        let is_there = |news: &News| news.follower != 0;
+        let is_there = |news: &ChangeProgress| news.follower != 0;
         // Its other half is in the hub.
         let _ = listener.news.wait_for(is_there).await;
         let now_ms = listener.services.now_ms();
         let start = match after {
-            None => Start::Now,
+            None => ListenerStart::Now,
             Some(after)
                 if after.safe_ms.saturating_add(REACH_MS) < now_ms
                     || after.safe_ms > now_ms.saturating_add(MARGIN_MS) =>
             {
-                Start::Anew
+                ListenerStart::Anew
             }
-            Some(_) => Start::GoesOn,
+            Some(_) => ListenerStart::GoesOn,
         };
-        let after = after.filter(|_| start == Start::GoesOn);
+        let after = after.filter(|_| start == ListenerStart::GoesOn);
         listener.find_place(after);
         (listener, start)
     }
 
     /// Behind which change it is; `None` while it reads the logs.
     pub fn position(&self) -> Option<Position> {
-        let Place::Live(live) = &self.place else {
+        let ListenerMode::Live(live) = &self.place else {
             return None;
         };
         let followed = self.hub.followed.read();
@@ -156,7 +156,7 @@ impl ChangeListener {
             next: followed.visible,
         };
         let live = |at: Position, from_ms| {
-            Place::Live(Live {
+            ListenerMode::Live(LiveMode {
                 at,
                 from_ms,
                 new_from: end.next,
@@ -178,7 +178,7 @@ impl ChangeListener {
                     let written = followed.last_ms.iter();
                     let vaults = written.filter(|(_, last_ms)| **last_ms >= from_ms);
                     let vaults = vaults.map(|(vault, _)| *vault);
-                    Place::Behind(Behind {
+                    ListenerMode::Behind(CatchUpMode {
                         from_ms,
                         vaults: vaults
                             .filter(|vault| in_scope(&self.caller, *vault))
@@ -193,11 +193,11 @@ impl ChangeListener {
     }
 
     /// Waits for the next changes. May be given up at any time: nothing is lost then.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> HeardChanges {
         loop {
             let heard = match &self.place {
-                Place::Live(_) => self.live(),
-                Place::Behind(_) => match self.read().await {
+                ListenerMode::Live(_) => self.live(),
+                ListenerMode::Behind(_) => match self.read().await {
                     Ok(heard) => heard,
                     Err(fault) => {
                         tracing::debug!(?fault, "a listener reads the logs later");
@@ -209,7 +209,7 @@ impl ChangeListener {
             if let Some(heard) = heard {
                 return heard;
             }
-            if matches!(self.place, Place::Live(_)) {
+            if matches!(self.place, ListenerMode::Live(_)) {
                 // Its other half is in the hub.
                 let _ = self.news.changed().await;
             }
@@ -217,9 +217,9 @@ impl ChangeListener {
     }
 
     /// The next changes in memory; `None` when there is nothing new, or it has fallen behind.
-    fn live(&mut self) -> Option<Heard> {
+    fn live(&mut self) -> Option<HeardChanges> {
         let is_followed = self.news.borrow_and_update().follower != 0;
-        let Place::Live(live) = &mut self.place else {
+        let ListenerMode::Live(live) = &mut self.place else {
             return None;
         };
         let hub = Arc::clone(&self.hub);
@@ -251,15 +251,15 @@ impl ChangeListener {
         }
         let check_token = self.service != followed.service;
         self.service = followed.service;
-        (check_token || !changes.is_empty()).then_some(Heard {
+        (check_token || !changes.is_empty()).then_some(HeardChanges {
             changes,
             check_token,
         })
     }
 
     /// The next changes in the logs; `None` when there are none on this page, or it has read all.
-    async fn read(&mut self) -> Result<Option<Heard>, Fault> {
-        let Place::Behind(behind) = &mut self.place else {
+    async fn read(&mut self) -> Result<Option<HeardChanges>, Fault> {
+        let ListenerMode::Behind(behind) = &mut self.place else {
             return Ok(None);
         };
         if behind.reading.is_none() {
@@ -291,7 +291,7 @@ impl ChangeListener {
             (Arc::new(change), None)
         };
         let changes: Vec<_> = changes.into_iter().map(heard).collect();
-        Ok((!changes.is_empty()).then_some(Heard {
+        Ok((!changes.is_empty()).then_some(HeardChanges {
             changes,
             check_token: true,
         }))
@@ -299,7 +299,7 @@ impl ChangeListener {
 }
 
 /// Whether all changes behind a position are in memory.
-fn is_kept(followed: &Followed, position: &Position) -> bool {
+fn is_kept(followed: &RecentChanges, position: &Position) -> bool {
     followed.id == position.follower && (followed.first..=followed.visible).contains(&position.next)
 }
 

@@ -32,7 +32,7 @@ use tokio::{
 use crate::leases::LogListener;
 
 pub use self::{
-    listener::{ChangeListener, Heard, Start},
+    listener::{ChangeListener, HeardChanges, ListenerStart},
     position::Position,
 };
 
@@ -64,7 +64,7 @@ pub struct Change {
 
 /// What listeners wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct News {
+struct ChangeProgress {
     /// The follower; 0: none yet.
     follower: u64,
     /// The number behind its newest change.
@@ -76,26 +76,26 @@ struct News {
 /// Where changes come together.
 pub struct ChangeHub {
     /// What is known; `None` while nobody listens.
-    followed: RwLock<Option<Followed>>,
-    audience: Mutex<Audience>,
+    followed: RwLock<Option<RecentChanges>>,
+    audience: Mutex<ListenerCount>,
     /// Logs that this process has written to.
     written: Mutex<BTreeSet<AuditChain>>,
     /// Whether it is to be told of commits.
     active: AtomicBool,
     wake: Notify,
-    news: watch::Sender<News>,
+    news: watch::Sender<ChangeProgress>,
     readers: Semaphore,
 }
 
 #[derive(Default)]
-struct Audience {
+struct ListenerCount {
     listeners: usize,
     /// Since when there is none.
     unheard_since: Option<Instant>,
 }
 
 /// What the follower has found.
-struct Followed {
+struct RecentChanges {
     /// Which follower: a number that no other has.
     id: u64,
     /// The number of the first change that is kept.
@@ -121,7 +121,7 @@ impl Default for ChangeHub {
             written: Mutex::default(),
             active: AtomicBool::new(false),
             wake: Notify::new(),
-            news: watch::Sender::new(News::default()),
+            news: watch::Sender::new(ChangeProgress::default()),
             readers: Semaphore::new(READERS),
         }
     }
@@ -177,13 +177,13 @@ impl ChangeHub {
             self.active.store(false, Ordering::SeqCst);
             *self.followed.write() = None;
             self.written.lock().clear();
-            self.news.send_replace(News::default());
+            self.news.send_replace(ChangeProgress::default());
         }
         ends
     }
 }
 
-impl Followed {
+impl RecentChanges {
     /// One change more; the oldest one goes where there are too many.
     fn keep(&mut self, change: Change) {
         self.kept.push_back(Arc::new(change));

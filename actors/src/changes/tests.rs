@@ -84,7 +84,11 @@ impl World {
         change(&self.store, vault, number, at_ms).await;
     }
 
-    async fn listen(&self, vaults: VaultScope, after: Option<Position>) -> (ChangeListener, Start) {
+    async fn listen(
+        &self,
+        vaults: VaultScope,
+        after: Option<Position>,
+    ) -> (ChangeListener, ListenerStart) {
         let caller = Caller {
             vaults,
             ..Caller::service("test")
@@ -189,7 +193,7 @@ fn position__should_be_read_as_it_was_written_and_nothing_else() {
 
 #[test]
 fn memory__should_be_bounded_and_say_what_it_lacks() {
-    let mut followed = Followed {
+    let mut followed = RecentChanges {
         id: 1,
         first: 0,
         kept: VecDeque::new(),
@@ -222,7 +226,7 @@ async fn listeners__should_hear_what_others_write_of_their_vaults_only() {
     world.at(100 * HOUR);
     let mine = VaultScope::Only(vec![VaultId::from_bytes([1; 16])]);
     let (mut all, start) = world.listen(VaultScope::All, None).await;
-    assert_eq!(start, Start::Now);
+    assert_eq!(start, ListenerStart::Now);
     let (mut some, _) = world.listen(mine, None).await;
     for number in 0..200 {
         world
@@ -258,7 +262,7 @@ async fn who_comes_back__should_hear_all_since_then_from_memory_and_from_the_log
         next: 3,
     };
     let (mut listener, start) = world.listen(VaultScope::All, Some(place(90 * HOUR))).await;
-    assert_eq!(start, Start::GoesOn);
+    assert_eq!(start, ListenerStart::GoesOn);
     // Changes in the meantime are reported too.
     world.change(1, 1_500, 100 * HOUR).await;
     assert!(listener.position().is_none());
@@ -280,7 +284,7 @@ async fn who_comes_back__should_hear_all_since_then_from_memory_and_from_the_log
     // Another process goes by the time.
     let other = World::on(Arc::clone(&world.store), Arc::clone(&world.clock));
     let (mut listener, start) = other.listen(VaultScope::All, Some(at)).await;
-    assert_eq!(start, Start::GoesOn);
+    assert_eq!(start, ListenerStart::GoesOn);
     hears(&mut listener, 1_501..1_502).await;
 }
 
@@ -297,13 +301,13 @@ async fn places__should_be_of_the_last_day() {
         world.listen(VaultScope::All, Some(place)).await.1
     };
     for (at_ms, expected) in [
-        (0, Start::Anew),
-        (76 * HOUR - 1, Start::Anew),
-        (76 * HOUR, Start::GoesOn),
-        (100 * HOUR, Start::GoesOn),
-        (100 * HOUR + MARGIN_MS, Start::GoesOn),
-        (100 * HOUR + MARGIN_MS + 1, Start::Anew),
-        (u64::MAX, Start::Anew),
+        (0, ListenerStart::Anew),
+        (76 * HOUR - 1, ListenerStart::Anew),
+        (76 * HOUR, ListenerStart::GoesOn),
+        (100 * HOUR, ListenerStart::GoesOn),
+        (100 * HOUR + MARGIN_MS, ListenerStart::GoesOn),
+        (100 * HOUR + MARGIN_MS + 1, ListenerStart::Anew),
+        (u64::MAX, ListenerStart::Anew),
     ] {
         assert_eq!(start(at_ms).await, expected, "{at_ms}");
     }

@@ -3,18 +3,18 @@
 
 use covault_core::deposit::transfer::FollowedChain;
 
-use super::progress::{FollowError, Progress};
+use super::progress::{FollowError, FollowProgress};
 
 /// One such thing.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct SideTask {
     /// Not before this, in milliseconds of the monotonic clock.
     not_before_ms: u64,
     /// What was last said about it, so that it is told once.
     said: Option<String>,
 }
 
-impl Beside {
+impl SideTask {
     /// Whether it is to be left alone now.
     pub(super) fn is_paused(&self, now_ms: u64) -> bool {
         now_ms < self.not_before_ms
@@ -46,11 +46,11 @@ impl Beside {
     /// Those of the service.
     pub(super) fn settle(
         &mut self,
-        outcome: Result<Progress, FollowError>,
+        outcome: Result<FollowProgress, FollowError>,
         chain: FollowedChain,
         what: &str,
         not_before_ms: u64,
-    ) -> Result<Progress, FollowError> {
+    ) -> Result<FollowProgress, FollowError> {
         match outcome {
             Ok(progress) => {
                 self.went_well();
@@ -58,7 +58,7 @@ impl Beside {
             }
             Err(FollowError::Nodes(reason)) => {
                 self.failed(chain, what, reason, not_before_ms);
-                Ok(Progress::AtHead)
+                Ok(FollowProgress::AtHead)
             }
             Err(error) => Err(error),
         }

@@ -7,7 +7,7 @@ use covault_core::{
     audit::AuditChain,
     deposit::{
         event::{EventId, TransferNotice},
-        lifecycle::{ChainView, Stage, Tell, TransferEvent, TransferState, step},
+        lifecycle::{ChainView, OwnerNotice, Stage, TransferEvent, TransferState, step},
         transfer::{Account, BlockHeader, BlockRef, FollowedChain, OwnedTransfer},
     },
     fault::Fault,
@@ -20,7 +20,7 @@ use crate::{
     services::{Services, skip_unreadable},
     store::{
         Batch, CommitError, Key, KeySpace, Precondition,
-        deposit_rows::{self, CursorRow, Delivery, NoticeAfterRow, NoticeRow, TransferRow},
+        deposit_rows::{self, CursorRow, NoticeAfterRow, NoticeDelivery, NoticeRow, TransferRow},
         rows,
         sweep_rows::{self, SweepDueRow},
     },
@@ -36,14 +36,14 @@ pub type OpenTransfers = BTreeMap<Vec<u8>, TransferRow>;
 #[derive(Default)]
 pub struct ChainChange {
     /// Those that were changed: as they are stored, and as they are to be.
-    touched: BTreeMap<Vec<u8>, Touched>,
+    touched: BTreeMap<Vec<u8>, TransferChange>,
     /// What is told, in order.
     notices: Vec<NewNotice>,
     /// Headers that are new, and numbers of those that are no longer kept.
     headers: BTreeMap<u64, Option<BlockHeader>>,
 }
 
-struct Touched {
+struct TransferChange {
     before: Option<TransferRow>,
     after: Option<TransferRow>,
 }
@@ -224,11 +224,11 @@ impl ChainChange {
         Ok(())
     }
 
-    fn tell(&mut self, row: &TransferRow, tell: &Tell) {
+    fn tell(&mut self, row: &TransferRow, tell: &OwnerNotice) {
         if !row.transfer.is_told() {
             return;
         }
-        let id = |tell: &Tell| EventId::of(&row.transfer, tell);
+        let id = |tell: &OwnerNotice| EventId::of(&row.transfer, tell);
         self.notices.push(NewNotice {
             id: id(tell),
             after: tell.predecessor().as_ref().map(id),
@@ -253,7 +253,7 @@ impl ChainChange {
             None => open.remove(&key),
         };
         // What is stored is what was there before the first change.
-        let touched = self.touched.entry(key).or_insert(Touched {
+        let touched = self.touched.entry(key).or_insert(TransferChange {
             before,
             after: None,
         });
@@ -334,7 +334,7 @@ impl ChainChange {
                 created_at_ms: now_ms,
                 attempts: 0,
                 first_tried_at_ms: None,
-                delivery: Delivery::Waiting {
+                delivery: NoticeDelivery::Waiting {
                     problem: String::new(),
                 },
             };
@@ -434,8 +434,8 @@ impl ChainChange {
 }
 
 /// A transfer with the rows by which it is found.
-fn add_transfer(batch: &mut Batch, touched: &Touched) -> Result<(), Fault> {
-    let Touched { before, after } = touched;
+fn add_transfer(batch: &mut Batch, touched: &TransferChange) -> Result<(), Fault> {
+    let TransferChange { before, after } = touched;
     let found_by = |row: &Option<TransferRow>| -> BTreeSet<Key> {
         let Some(row) = row else {
             return BTreeSet::new();

@@ -186,7 +186,7 @@ async fn end_of_a_webhook__should_be_heard_of_by_what_comes_after_it() {
         .unwrap();
     // It is delivered between reading and writing.
     let (key, mut row, version) = notices(&services).await.remove(0);
-    row.delivery = Delivery::Delivered { at_ms: 1 };
+    row.delivery = NoticeDelivery::Delivered { at_ms: 1 };
     let mut ended = Batch::new();
     let id = deposit_rows::event_of_notice(&key).unwrap();
     ended.put(

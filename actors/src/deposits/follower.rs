@@ -16,10 +16,10 @@ use futures::future::join_all;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{
-    beside::Beside,
+    beside::SideTask,
     change::{ChainChange, OpenTransfers, may_be_included},
-    known::Known,
-    progress::{FollowError, Progress},
+    known::StoredProgress,
+    progress::{FollowError, FollowProgress},
     routes::Routes,
     start,
 };
@@ -59,15 +59,15 @@ pub struct FollowerState {
     services: Arc<Services>,
     chain: FollowedChain,
     /// What the store has, under the present lease; `None`: it has to be read.
-    known: Option<Known>,
+    known: Option<StoredProgress>,
     /// What was last said about it, so that an outage is told once.
     said: Option<String>,
     failures: u32,
     /// Blocks that are asked for at the same time now.
     window: u64,
-    books: Beside,
-    rescans: Beside,
-    restarts: Beside,
+    books: SideTask,
+    rescans: SideTask,
+    restarts: SideTask,
     /// Whether anyone takes deposits here: that is not asked before the nodes are, once it was so.
     has_routes: bool,
     /// Whether it was said that the chain stands still.
@@ -117,9 +117,9 @@ impl FollowerState {
             said: None,
             failures: 0,
             window: WINDOW,
-            books: Beside::default(),
-            rescans: Beside::default(),
-            restarts: Beside::default(),
+            books: SideTask::default(),
+            rescans: SideTask::default(),
+            restarts: SideTask::default(),
             has_routes: false,
             is_still: false,
             is_start_noted: false,
@@ -140,9 +140,9 @@ impl FollowerState {
                     tracing::info!(chain = %self.chain, "deposits are followed again");
                 }
                 return match progress {
-                    Progress::Behind => Duration::ZERO,
-                    Progress::AtHead => usual,
-                    Progress::Idle => usual.max(Duration::from_secs(1)),
+                    FollowProgress::Behind => Duration::ZERO,
+                    FollowProgress::AtHead => usual,
+                    FollowProgress::Idle => usual.max(Duration::from_secs(1)),
                 };
             }
             Err(error) => error,
@@ -173,7 +173,7 @@ impl FollowerState {
     ///
     /// # Errors
     /// [`FollowError`]; nothing was changed then.
-    pub async fn poll(&mut self) -> Result<Progress, FollowError> {
+    pub async fn poll(&mut self) -> Result<FollowProgress, FollowError> {
         let chain = self.chain;
         self.note_start().await?;
         let lease = self.services.held_leases.get(LeaseScope::Chain(chain));
@@ -182,17 +182,17 @@ impl FollowerState {
             self.known = None;
             // It is shown by who follows it.
             self.services.counters.follow(chain).forget();
-            return Ok(Progress::Idle);
+            return Ok(FollowProgress::Idle);
         };
         let Some(source) = client.blocks() else {
-            return Ok(Progress::Idle);
+            return Ok(FollowProgress::Idle);
         };
         let lease_version = lease.version();
         let services = self.services.with_lease(lease);
         if !self.has_routes {
             self.has_routes = !Routes::load(&services, chain.network()).await?.is_empty();
             if !self.has_routes {
-                return Ok(Progress::Idle);
+                return Ok(FollowProgress::Idle);
             }
         }
         let newest = source.newest().await?;
@@ -201,9 +201,9 @@ impl FollowerState {
         let known = self.known.take();
         let known = match known.filter(|known| known.lease_version == lease_version) {
             Some(known) => known,
-            None => Known::load(&services, chain, lease_version).await?,
+            None => StoredProgress::load(&services, chain, lease_version).await?,
         };
-        let follow = Follow {
+        let follow = FollowStep {
             services: &services,
             chain,
             policy,
@@ -216,7 +216,7 @@ impl FollowerState {
             Ok(false) => self.restarts.went_well(),
             Ok(true) => {
                 self.known = Some(known);
-                return Ok(Progress::Behind);
+                return Ok(FollowProgress::Behind);
             }
             // It is followed as before until the nodes can, or another block is named.
             Err(FollowError::Nodes(reason)) => {
@@ -240,14 +240,14 @@ impl FollowerState {
         };
         let (mut known, progress) = follow.look(known, asked).await?;
         let progress = match progress {
-            Progress::AtHead => {
+            FollowProgress::AtHead => {
                 let rescan = follow.look_at_rescan(&mut self.rescans, &mut known);
                 rescan.await?
             }
             other => other,
         };
         let progress = match progress {
-            Progress::AtHead => follow.look_at_books(&mut self.books, &mut known).await?,
+            FollowProgress::AtHead => follow.look_at_books(&mut self.books, &mut known).await?,
             other => other,
         };
         self.tell_age(&known);
@@ -258,7 +258,7 @@ impl FollowerState {
 
 impl FollowerState {
     /// Says once that a chain has no new blocks, which is no failure, and may be that of all its nodes.
-    fn tell_age(&mut self, known: &Known) {
+    fn tell_age(&mut self, known: &StoredProgress) {
         let Some((_, ring)) = &known.followed else {
             return;
         };
@@ -286,7 +286,7 @@ impl FollowerState {
 }
 
 /// One look, with all that it needs.
-pub(super) struct Follow<'a> {
+pub(super) struct FollowStep<'a> {
     pub(super) services: &'a Services,
     pub(super) chain: FollowedChain,
     policy: FollowPolicy,
@@ -296,9 +296,9 @@ pub(super) struct Follow<'a> {
 }
 
 /// What the nodes say of a chain now.
-struct Asked {
+struct ChainAnswers {
     newest: u64,
-    finality: Finality,
+    finality: ReportedFinality,
     /// Those that come next.
     blocks: Vec<ChainBlock>,
     /// The block at the height of the newest one that was followed, where that is another one by now.
@@ -306,20 +306,20 @@ struct Asked {
 }
 
 /// The newest final block, as it is told.
-enum Finality {
+enum ReportedFinality {
     /// The first of these that was followed.
     Named(Vec<BlockRef>),
     /// The one with so many blocks on it.
     Below(u64),
 }
 
-impl Follow<'_> {
+impl FollowStep<'_> {
     /// The same, for other routes.
-    pub(super) fn with_routes<'a>(&'a self, routes: &'a Routes) -> Follow<'a> {
-        Follow { routes, ..*self }
+    pub(super) fn with_routes<'a>(&'a self, routes: &'a Routes) -> FollowStep<'a> {
+        FollowStep { routes, ..*self }
     }
 
-    async fn ask(&self, known: &Known, newest: u64) -> Result<Asked, FollowError> {
+    async fn ask(&self, known: &StoredProgress, newest: u64) -> Result<ChainAnswers, FollowError> {
         let finality = self.finality().await?;
         let (mut blocks, mut replaced_by) = (Vec::new(), None);
         if let Some((_, ring)) = &known.followed {
@@ -333,7 +333,7 @@ impl Follow<'_> {
                 replaced_by = there.ok().filter(|there| there.block != head);
             }
         }
-        Ok(Asked {
+        Ok(ChainAnswers {
             newest,
             finality,
             blocks,
@@ -341,8 +341,12 @@ impl Follow<'_> {
         })
     }
 
-    async fn look(&self, mut known: Known, asked: Asked) -> Result<(Known, Progress), FollowError> {
-        let Asked {
+    async fn look(
+        &self,
+        mut known: StoredProgress,
+        asked: ChainAnswers,
+    ) -> Result<(StoredProgress, FollowProgress), FollowError> {
+        let ChainAnswers {
             newest,
             finality,
             blocks,
@@ -350,7 +354,7 @@ impl Follow<'_> {
         } = asked;
         let Some((version, mut ring)) = known.followed else {
             known.followed = Some(self.begin(newest, finality).await?);
-            return Ok((known, Progress::Behind));
+            return Ok((known, FollowProgress::Behind));
         };
         let before = (ring.head().block, ring.finalized().block);
         let mut change = ChainChange::default();
@@ -378,9 +382,9 @@ impl Follow<'_> {
         }
         let head = ring.head().block;
         let final_block = match finality {
-            Finality::Below(depth) => head.number.checked_sub(depth),
+            ReportedFinality::Below(depth) => head.number.checked_sub(depth),
             // Only by its hash: blocks below it are final because it stands on them.
-            Finality::Named(blocks) => {
+            ReportedFinality::Named(blocks) => {
                 let followed = blocks.iter().find(|block| ring.has(block));
                 followed.map(|block| block.number)
             }
@@ -411,8 +415,8 @@ impl Follow<'_> {
         // A node that names a block that nobody has is asked no more often than others.
         let has_moved = forked || head != before.0;
         let progress = match !is_settled || (has_moved && (forked || head.number < newest)) {
-            true => Progress::Behind,
-            false => Progress::AtHead,
+            true => FollowProgress::Behind,
+            false => FollowProgress::AtHead,
         };
         known.followed = Some((version, ring));
         Ok((known, progress))
@@ -425,9 +429,9 @@ impl Follow<'_> {
             .max(1)
     }
 
-    async fn finality(&self) -> Result<Finality, FollowError> {
+    async fn finality(&self) -> Result<ReportedFinality, FollowError> {
         if let Some(depth) = self.policy.final_after {
-            return Ok(Finality::Below(depth));
+            return Ok(ReportedFinality::Below(depth));
         }
         let named = self.source.newest_final().await?;
         if named.is_empty() {
@@ -435,18 +439,20 @@ impl Follow<'_> {
                 "the nodes report no final block; set final_after of the chain if they never do";
             return Err(FollowError::Nodes(reason.into()));
         }
-        Ok(Finality::Named(named))
+        Ok(ReportedFinality::Named(named))
     }
 
     /// Begins at a final block from before anyone was told an address.
     async fn begin(
         &self,
         newest: u64,
-        finality: Finality,
+        finality: ReportedFinality,
     ) -> Result<(u64, HeaderRing), FollowError> {
         let header = match finality {
-            Finality::Named(blocks) => self.first_known(&blocks).await?,
-            Finality::Below(depth) => self.source.header_at(newest.saturating_sub(depth)).await?,
+            ReportedFinality::Named(blocks) => self.first_known(&blocks).await?,
+            ReportedFinality::Below(depth) => {
+                self.source.header_at(newest.saturating_sub(depth)).await?
+            }
         };
         let since_ms = start::since_ms(self.services, self.chain).await?;
         let header = start::first_block(self.source, newest, header, since_ms).await?;

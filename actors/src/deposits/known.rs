@@ -22,14 +22,14 @@ use crate::{
 const KEYS: usize = 1_000;
 
 /// See the module.
-pub(super) struct Known {
+pub(super) struct StoredProgress {
     pub(super) lease_version: u64,
     /// The version of the cursor's row, and the blocks from the final one to the newest; `None` before the first start.
     pub(super) followed: Option<(u64, HeaderRing)>,
     pub(super) open: OpenTransfers,
 }
 
-impl Known {
+impl StoredProgress {
     /// What the store has now.
     ///
     /// # Errors

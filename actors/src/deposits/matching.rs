@@ -10,7 +10,7 @@ use covault_core::{
     fault::Fault,
 };
 
-use super::{follower::Follow, progress::FollowError};
+use super::{follower::FollowStep, progress::FollowError};
 use crate::{
     backup::restore,
     chain_rpc::ChainBlock,
@@ -26,7 +26,7 @@ const CLOCKS_APART_MS: u64 = 60_000;
 /// How long after a restore a transaction of before may still get into a block, in milliseconds.
 const LATE_MS: u64 = 6 * 60 * 60 * 1_000;
 
-impl Follow<'_> {
+impl FollowStep<'_> {
     /// Who is told of the accounts that are named in blocks.
     pub(super) async fn owners(
         &self,

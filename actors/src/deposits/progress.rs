@@ -6,7 +6,7 @@ use crate::chain_rpc::ChainError;
 
 /// What a look came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum FollowProgress {
     /// There is more to do at once.
     Behind,
     /// The newest block was followed.

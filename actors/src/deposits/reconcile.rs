@@ -20,11 +20,11 @@ use covault_core::{
 
 use self::wanted::stored;
 use super::{
-    beside::Beside,
+    beside::SideTask,
     change::{ChainChange, OpenTransfers, may_be_included},
-    follower::Follow,
-    known::Known,
-    progress::{FollowError, Progress},
+    follower::FollowStep,
+    known::StoredProgress,
+    progress::{FollowError, FollowProgress},
     start,
 };
 use crate::{
@@ -50,7 +50,7 @@ const DIFFERENCES: usize = 8;
 const KEYS: usize = 1_000;
 
 /// A balance of a coin or token.
-struct Holding {
+struct HeldAsset {
     owner: AddressOwner,
     account: Account,
     asset: Option<Account>,
@@ -59,7 +59,7 @@ struct Holding {
     before: Option<BalanceRow>,
 }
 
-impl Holding {
+impl HeldAsset {
     fn question(&self) -> (Account, Option<Account>) {
         (self.account, self.asset)
     }
@@ -72,7 +72,7 @@ impl Holding {
 }
 
 /// A transfer as the books have it.
-struct Entry {
+struct LedgerEntry {
     block: u64,
     is_send: bool,
     is_fee: bool,
@@ -81,7 +81,7 @@ struct Entry {
 }
 
 /// A balance that is higher than the ledger explains.
-struct More {
+struct Surplus {
     /// The newest block after which it was not there, as far as is known.
     since: u64,
     /// The block after which it was there.
@@ -90,7 +90,7 @@ struct More {
 }
 
 /// The result of a comparison.
-struct Finding {
+struct BalanceFinding {
     /// What is to be announced: after which block the balance is higher, and by how much.
     more: Vec<(u64, [u8; 32])>,
     /// How much is for people to look at; 0: nothing.
@@ -99,7 +99,7 @@ struct Finding {
     is_more: bool,
 }
 
-fn ledger(base: [u8; 32], entries: &[Entry], to: u64) -> Ledger {
+fn ledger(base: [u8; 32], entries: &[LedgerEntry], to: u64) -> Ledger {
     let mut ledger = Ledger::new(base);
     for entry in entries.iter().filter(|entry| entry.block <= to) {
         ledger.add(entry.is_send, entry.amount);
@@ -108,9 +108,11 @@ fn ledger(base: [u8; 32], entries: &[Entry], to: u64) -> Ledger {
 }
 
 /// Whether what is more may be fees that were less than the nodes have said: nothing is told that nobody has paid.
-fn may_be_fees(entries: &[Entry], more: &More) -> bool {
+fn may_be_fees(entries: &[LedgerEntry], more: &Surplus) -> bool {
     let mut fees = Ledger::default();
-    let of = |entry: &&Entry| entry.is_fee && entry.block > more.since && entry.block <= more.block;
+    let of = |entry: &&LedgerEntry| {
+        entry.is_fee && entry.block > more.since && entry.block <= more.block
+    };
     for entry in entries.iter().filter(of) {
         fees.add(false, entry.amount);
     }
@@ -120,17 +122,17 @@ fn may_be_fees(entries: &[Entry], more: &More) -> bool {
     )
 }
 
-impl Follow<'_> {
+impl FollowStep<'_> {
     /// Compares some balances, when it is time to. Nodes that do not answer are asked again later: nothing else waits for
     /// that.
     pub(super) async fn look_at_books(
         &self,
-        books: &mut Beside,
-        known: &mut Known,
-    ) -> Result<Progress, FollowError> {
+        books: &mut SideTask,
+        known: &mut StoredProgress,
+    ) -> Result<FollowProgress, FollowError> {
         let now_ms = self.services.monotonic.elapsed_ms();
         if !self.source.has_balances() || books.is_paused(now_ms) {
-            return Ok(Progress::AtHead);
+            return Ok(FollowProgress::AtHead);
         }
         let what = "failed to compare balances of deposit wallets";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
@@ -138,13 +140,13 @@ impl Follow<'_> {
     }
 
     /// Compares the balances of the next addresses, when a round is due or in progress.
-    async fn reconcile(&self, known: &mut Known) -> Result<Progress, FollowError> {
+    async fn reconcile(&self, known: &mut StoredProgress) -> Result<FollowProgress, FollowError> {
         let services = self.services;
         let key = deposit_rows::reconciliation(self.chain);
         let (mut row, expect) = stored(services, &key).await?;
         services.counters.follow(self.chain).reconciled(row.done);
         let Some((version, ring)) = &mut known.followed else {
-            return Ok(Progress::AtHead);
+            return Ok(FollowProgress::AtHead);
         };
         let now_ms = services.now_ms();
         let last_ms = match row.done {
@@ -153,7 +155,7 @@ impl Follow<'_> {
         };
         if row.next.is_none() {
             if !row.is_wanted && now_ms.saturating_sub(last_ms) < INTERVAL_MS {
-                return Ok(Progress::AtHead);
+                return Ok(FollowProgress::AtHead);
             }
             row.is_wanted = false;
             row.round = ReconciliationCounts::default();
@@ -174,7 +176,7 @@ impl Follow<'_> {
                 holdings.extend(some);
             }
         }
-        let questions: Vec<_> = holdings.iter().map(Holding::question).collect();
+        let questions: Vec<_> = holdings.iter().map(HeldAsset::question).collect();
         // By its number alone it may be one of another fork.
         let there = self.source.header_at(ring.finalized().block.number).await?;
         if there.block != ring.finalized().block {
@@ -267,8 +269,8 @@ impl Follow<'_> {
         known.open.append(&mut told);
         services.counters.follow(self.chain).reconciled(row.done);
         Ok(match is_over {
-            true => Progress::AtHead,
-            false => Progress::Behind,
+            true => FollowProgress::AtHead,
+            false => FollowProgress::Behind,
         })
     }
 
@@ -276,7 +278,7 @@ impl Follow<'_> {
     /// has once named less.
     async fn due_sweeps(
         &self,
-        holdings: &[Holding],
+        holdings: &[HeldAsset],
         balances: &[Option<[u8; 32]>],
     ) -> Result<Vec<(Key, Vec<u8>)>, Fault> {
         let there = holdings.iter().zip(balances).filter(|(holding, balance)| {
@@ -309,13 +311,13 @@ impl Follow<'_> {
         account: Account,
         address: &DepositAddress,
         restarts: u32,
-    ) -> Result<Vec<Holding>, Fault> {
+    ) -> Result<Vec<HeldAsset>, Fault> {
         let wallets = address.owners.iter().filter(|owner| owner.wallet.is_some());
         let mut holdings = Vec::new();
         for owner in wallets {
             for asset in self.routes.assets_of(owner.token, self.chain) {
                 let key = deposit_rows::balance(self.chain, account, asset);
-                holdings.push(Holding {
+                holdings.push(HeldAsset {
                     owner: owner.clone(),
                     account,
                     asset,
@@ -334,7 +336,7 @@ impl Follow<'_> {
     }
 
     /// What the books have of a holding since it was last compared.
-    async fn entries(&self, holding: &Holding) -> Result<Vec<Entry>, Fault> {
+    async fn entries(&self, holding: &HeldAsset) -> Result<Vec<LedgerEntry>, Fault> {
         let (block, _) = holding.base();
         let first = block.saturating_add(1);
         let (all, from) = deposit_rows::transfers_from(self.chain, holding.account, first);
@@ -355,7 +357,7 @@ impl Follow<'_> {
                 let is_it = row.transfer.transfer.asset == holding.asset
                     && row.transfer.owner.token == holding.owner.token;
                 if let Some(block) = row.state.block().filter(|_| is_it) {
-                    entries.push(Entry {
+                    entries.push(LedgerEntry {
                         block: block.number,
                         is_send: row.transfer.is_send,
                         is_fee: row.transfer.is_fee(),
@@ -373,12 +375,12 @@ impl Follow<'_> {
     /// have the state of old blocks.
     async fn compare(
         &self,
-        holding: &Holding,
-        mut entries: Vec<Entry>,
+        holding: &HeldAsset,
+        mut entries: Vec<LedgerEntry>,
         (at, balance): (u64, [u8; 32]),
-    ) -> Result<Finding, FollowError> {
+    ) -> Result<BalanceFinding, FollowError> {
         let (mut from, base) = holding.base();
-        let mut finding = Finding {
+        let mut finding = BalanceFinding {
             more: Vec::new(),
             unclear: [0; 32],
             is_more: false,
@@ -399,7 +401,7 @@ impl Follow<'_> {
                 }
                 false => None,
             };
-            let more = more.unwrap_or(More {
+            let more = more.unwrap_or(Surplus {
                 since: from,
                 block: at,
                 amount: rest,
@@ -410,9 +412,9 @@ impl Follow<'_> {
                 (finding.unclear, finding.is_more) = (rest, true);
                 return Ok(finding);
             }
-            let More { block, amount, .. } = more;
+            let Surplus { block, amount, .. } = more;
             finding.more.push((block, amount));
-            entries.push(Entry {
+            entries.push(LedgerEntry {
                 block,
                 is_send: false,
                 is_fee: false,
@@ -426,10 +428,10 @@ impl Follow<'_> {
     /// The first block after which more is there than the books say, of those that the nodes know; `None`: the last.
     async fn first_more(
         &self,
-        holding: &Holding,
-        (base, entries): ([u8; 32], &[Entry]),
+        holding: &HeldAsset,
+        (base, entries): ([u8; 32], &[LedgerEntry]),
         (mut low, mut high): (u64, u64),
-    ) -> Result<Option<More>, FollowError> {
+    ) -> Result<Option<Surplus>, FollowError> {
         let (mut more, mut since) = (None, low);
         while high.saturating_sub(low) > 1 {
             let middle = low.midpoint(high);
@@ -454,7 +456,7 @@ impl Follow<'_> {
                 None => low = middle,
             }
         }
-        Ok(more.map(|(block, amount)| More {
+        Ok(more.map(|(block, amount)| Surplus {
             since,
             block,
             amount,
@@ -464,7 +466,7 @@ impl Follow<'_> {
     /// Adds what is told of a holding.
     async fn include(
         &self,
-        holding: &Holding,
+        holding: &HeldAsset,
         (number, amount): (u64, [u8; 32]),
         open: &OpenTransfers,
         (change, told): (&mut ChainChange, &mut OpenTransfers),
@@ -532,7 +534,7 @@ impl Follow<'_> {
         Ok(books.restarts > 0)
     }
 
-    fn alert(&self, holding: &Holding, difference: [u8; 32], block: u64) {
+    fn alert(&self, holding: &HeldAsset, difference: [u8; 32], block: u64) {
         let network = self.chain.network();
         if holding.before.is_some_and(|row| row.missing == difference) {
             return;

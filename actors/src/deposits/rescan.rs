@@ -8,11 +8,11 @@ use covault_core::{
 };
 
 use super::{
-    beside::Beside,
+    beside::SideTask,
     change::{ChainChange, OpenTransfers, may_be_included},
-    follower::Follow,
-    known::Known,
-    progress::{FollowError, Progress},
+    follower::FollowStep,
+    known::StoredProgress,
+    progress::{FollowError, FollowProgress},
     routes::Routes,
 };
 use crate::{
@@ -116,29 +116,29 @@ pub async fn stop(services: &Services, caller: &Caller, chain: FollowedChain) ->
     ))
 }
 
-impl Follow<'_> {
+impl FollowStep<'_> {
     /// Looks through the next blocks of a rescan, when there is one and nothing newer is to be followed. Blocks that the
     /// nodes do not give are asked for again later: the chain is followed as before.
     pub(super) async fn look_at_rescan(
         &self,
-        rescans: &mut Beside,
-        known: &mut Known,
-    ) -> Result<Progress, FollowError> {
+        rescans: &mut SideTask,
+        known: &mut StoredProgress,
+    ) -> Result<FollowProgress, FollowError> {
         let now_ms = self.services.monotonic.elapsed_ms();
         if rescans.is_paused(now_ms) {
-            return Ok(Progress::AtHead);
+            return Ok(FollowProgress::AtHead);
         }
         let what = "failed to continue the rescan; retrying";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
         rescans.settle(self.rescan(known).await, self.chain, what, again_ms)
     }
 
-    async fn rescan(&self, known: &mut Known) -> Result<Progress, FollowError> {
+    async fn rescan(&self, known: &mut StoredProgress) -> Result<FollowProgress, FollowError> {
         let key = deposit_rows::rescan(self.chain);
         let wanted = self.services.load::<RescanRow>(&key).await?;
         let (Some((row, row_version)), Some((version, ring))) = (wanted, &mut known.followed)
         else {
-            return Ok(Progress::AtHead);
+            return Ok(FollowProgress::AtHead);
         };
         // What was configured before it was asked for is looked for, too.
         let routes = Routes::load(self.services, self.chain.network()).await?;
@@ -146,7 +146,7 @@ impl Follow<'_> {
         let last = row.last.min(ring.finalized().block.number);
         // After a restart further back: these blocks are followed again first.
         if row.next > last {
-            return Ok(Progress::AtHead);
+            return Ok(FollowProgress::AtHead);
         }
         let blocks = this.blocks(row.next, last).await?;
         if blocks.is_empty() {
@@ -229,6 +229,6 @@ impl Follow<'_> {
         }
         *version = version.saturating_add(1);
         known.open.append(&mut found);
-        Ok(Progress::Behind)
+        Ok(FollowProgress::Behind)
     }
 }

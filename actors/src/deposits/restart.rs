@@ -7,7 +7,9 @@ use covault_core::{
     fault::{Class, Fault},
 };
 
-use super::{change::ChainChange, follower::Follow, known::Known, progress::FollowError};
+use super::{
+    change::ChainChange, follower::FollowStep, known::StoredProgress, progress::FollowError,
+};
 use crate::{
     audit::{AuditActor, AuditNote},
     commands::caller::Caller,
@@ -75,9 +77,9 @@ pub async fn begin(
     }
 }
 
-impl Follow<'_> {
+impl FollowStep<'_> {
     /// Does what [`begin`] has asked for; whether there was anything.
-    pub(super) async fn restart(&self, known: &mut Known) -> Result<bool, FollowError> {
+    pub(super) async fn restart(&self, known: &mut StoredProgress) -> Result<bool, FollowError> {
         let key = deposit_rows::chain_restart(self.chain);
         let wanted = self.services.load::<RestartRow>(&key).await?;
         let (Some((row, row_version)), Some((version, ring))) = (wanted, &known.followed) else {

@@ -21,7 +21,7 @@ use covault_core::{
     wallet::{Wallet, WalletStatus},
 };
 
-use self::fees::{MovePlan, Spending};
+use self::fees::{MovePlan, SweepSpending};
 use crate::{
     audit::AuditActor,
     chain_rpc::ChainError,
@@ -34,7 +34,7 @@ use crate::{
         rows, sweep_rows,
     },
     vaults::{
-        admission::{Proposal, ProposalContent, admit},
+        admission::{ProposalContent, SigningProposal, admit},
         vault_actors::VaultActors,
     },
 };
@@ -263,7 +263,7 @@ impl SweptWallet {
         let Some(target) = self.route.target.as_deref() else {
             return Ok(false);
         };
-        let spending = Spending {
+        let spending = SweepSpending {
             swept: self,
             target,
             job: &stored.job,
@@ -342,7 +342,7 @@ impl SweptWallet {
                 format!("wallet {} is archived", wallet.address),
             ));
         }
-        let proposal = Proposal {
+        let proposal = SigningProposal {
             content: ProposalContent::Sweep { payload, claim },
             wallet,
             wallet_version,

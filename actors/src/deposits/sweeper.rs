@@ -75,14 +75,14 @@ pub struct ChainSweeper {
 }
 
 /// A wallet after a look at it.
-struct Looked {
+struct CheckedWallet {
     wallet: SweptWallet,
     /// Its sweep, unless that is over.
     job: Option<SweepJob>,
     outcome: Result<(), Fault>,
 }
 
-impl Looked {
+impl CheckedWallet {
     /// Its sweep, unless it stands still because an operator has switched sweeping off.
     fn waiting(&self) -> Option<&SweepJob> {
         let is_sent = |job: &SweepJob| {
@@ -145,7 +145,7 @@ impl ChainSweeper {
         let looked: Vec<_> = looked.collect().await;
         let failed = looked.iter().filter(|looked| looked.outcome.is_err());
         let failed = u64::try_from(failed.count()).unwrap_or(u64::MAX);
-        let counts = SweepCounts::of(looked.iter().filter_map(Looked::waiting));
+        let counts = SweepCounts::of(looked.iter().filter_map(CheckedWallet::waiting));
         let counts = SweepCounts { failed, ..counts };
         services.counters.sweeps.lock().insert(self.chain, counts);
         self.warn(&looked);
@@ -217,7 +217,7 @@ impl ChainSweeper {
     }
 
     /// Warns of sweeps that wait for too long: once for all of the chain, as there may be thousands.
-    fn warn(&mut self, looked: &[Looked]) {
+    fn warn(&mut self, looked: &[CheckedWallet]) {
         let services = &self.vaults.services;
         let (now_ms, chain) = (services.now_ms(), self.chain);
         let waiting = looked.iter().filter_map(|looked| {
@@ -255,7 +255,7 @@ async fn look_at(
     mut job: Option<SweepJob>,
     has_new_blocks: bool,
     now_ms: u64,
-) -> Looked {
+) -> CheckedWallet {
     let outcome = match &job {
         Some(job) if !may_go_on(job, has_new_blocks, now_ms) => Ok(()),
         _ => contained(wallet.advance(&mut job)).await,
@@ -264,7 +264,7 @@ async fn look_at(
         let (chain, address) = (wallet.chain, wallet.address());
         tracing::debug!(%chain, address, ?fault, "failed to sweep a deposit wallet");
     }
-    Looked {
+    CheckedWallet {
         wallet,
         job,
         outcome,

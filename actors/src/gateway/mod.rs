@@ -62,10 +62,10 @@ use crate::{
 use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
 pub use self::{
     answers::{BacklogCounts, Health, RequestBody},
-    pages::{OwnWallet, Pages, RecipientHistory, RequestRule},
+    pages::{OwnWallet, PageReader, RecipientHistory, RequestRule},
 };
 pub use crate::{
-    changes::{Change, ChangeListener, Heard, Position, Start},
+    changes::{Change, ChangeListener, HeardChanges, ListenerStart, Position},
     commands::{
         answer::{IdempotencyKey, OperationResponse},
         caller::{Caller, Person, VaultScope},
@@ -378,13 +378,17 @@ impl Gateway {
     }
 
     /// What pages of the console read in the name of this person.
-    pub fn pages<'a>(&'a self, caller: &'a Caller) -> Pages<'a> {
-        Pages::new(&self.inner.services, caller)
+    pub fn pages<'a>(&'a self, caller: &'a Caller) -> PageReader<'a> {
+        PageReader::new(&self.inner.services, caller)
     }
 
     /// Listens to what changes of the requests that a caller may see, behind a position or from now on. Waits while the
     /// store cannot be read.
-    pub async fn listen(&self, caller: Caller, after: Option<Position>) -> (ChangeListener, Start) {
+    pub async fn listen(
+        &self,
+        caller: Caller,
+        after: Option<Position>,
+    ) -> (ChangeListener, ListenerStart) {
         let (services, hub) = (&self.inner.services, &self.inner.hub);
         ChangeListener::begin(Arc::clone(services), Arc::clone(hub), caller, after).await
     }

@@ -37,7 +37,7 @@ const CHUNK: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a page reads in the name of a person.
-pub struct Pages<'a> {
+pub struct PageReader<'a> {
     services: &'a Services,
     caller: &'a Caller,
 }
@@ -81,7 +81,7 @@ pub struct RequestRule {
     pub held_until_ms: u64,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> PageReader<'a> {
     pub(super) fn new(services: &'a Services, caller: &'a Caller) -> Self {
         Self { services, caller }
     }
@@ -170,7 +170,7 @@ impl<'a> Pages<'a> {
     /// counted, nor what is newer.
     ///
     /// # Errors
-    /// As [`Pages::requests_with`].
+    /// As [`PageReader::requests_with`].
     pub async fn history_of(
         &self,
         but: (VaultId, RequestId, u64),

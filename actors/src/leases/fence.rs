@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use covault_core::audit::AuditChain;
 
-use super::{HeldLeases, Lease, hot_rows::Tenure as _};
+use super::{HeldLeases, Lease, hot_rows::LeaseTerm as _};
 use crate::store::{
     Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowChange, RowMap, RowWrite,
     Scan, Snapshot, Store,

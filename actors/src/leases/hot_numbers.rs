@@ -14,7 +14,7 @@ use std::{
 use covault_core::ids::RequestId;
 use parking_lot::Mutex;
 
-use super::hot_rows::Tenure;
+use super::hot_rows::LeaseTerm;
 use crate::store::{
     Batch, CommitError, KeySpace, Precondition, RowChange,
     rows::{self, split_nonce_claim},
@@ -30,10 +30,10 @@ const ACCOUNT: usize = 10;
 
 /// See the module. Accounts are named as their rows are ([`rows::account`], [`rows::refused_name`]).
 #[derive(Default)]
-pub struct HotNumbers(Mutex<Remembered>);
+pub struct HotNumbers(Mutex<HotNumberTable>);
 
 #[derive(Default)]
-struct Remembered {
+struct HotNumberTable {
     accounts: HashMap<Vec<u8>, HotAccount>,
     /// About how many numbers and accounts there are.
     size: usize,
@@ -43,7 +43,7 @@ struct Remembered {
 
 struct HotAccount {
     /// Under which it was read, or is being read.
-    lease: Arc<dyn Tenure>,
+    lease: Arc<dyn LeaseTerm>,
     /// All that are held from here on are known.
     known_from: Option<u64>,
     held: BTreeMap<u64, RequestId>,
@@ -65,15 +65,15 @@ pub struct NumbersRead<'a> {
 /// A commit that changes some of them is on its way.
 pub struct NumbersChange<'a> {
     numbers: &'a HotNumbers,
-    lease: Arc<dyn Tenure>,
-    taken: Vec<Taken>,
+    lease: Arc<dyn LeaseTerm>,
+    taken: Vec<TakenNumber>,
     /// These may change in other ways.
     others: Vec<Vec<u8>>,
     is_done: bool,
 }
 
 /// A number that nobody had.
-struct Taken {
+struct TakenNumber {
     account: Vec<u8>,
     number: u64,
     holder: RequestId,
@@ -94,7 +94,7 @@ impl HotNumbers {
     }
 
     /// A look at the store begins, by who has this lease of the account's vault; `None` when that is over.
-    pub fn begin(&self, account: Vec<u8>, lease: &Arc<dyn Tenure>) -> Option<NumbersRead<'_>> {
+    pub fn begin(&self, account: Vec<u8>, lease: &Arc<dyn LeaseTerm>) -> Option<NumbersRead<'_>> {
         let mark = self.0.lock().account(&account, lease)?.mark;
         Some(NumbersRead {
             numbers: self,
@@ -104,7 +104,7 @@ impl HotNumbers {
     }
 
     /// A commit begins under a lease; `None` when it changes none of them.
-    pub fn change(&self, batch: &Batch, lease: Arc<dyn Tenure>) -> Option<NumbersChange<'_>> {
+    pub fn change(&self, batch: &Batch, lease: Arc<dyn LeaseTerm>) -> Option<NumbersChange<'_>> {
         let mut change = NumbersChange {
             numbers: self,
             lease,
@@ -130,7 +130,7 @@ impl HotNumbers {
                 _ => None,
             };
             match holder {
-                Some(holder) => change.taken.push(Taken {
+                Some(holder) => change.taken.push(TakenNumber {
                     account,
                     number,
                     holder,
@@ -201,7 +201,7 @@ impl NumbersChange<'_> {
     }
 
     /// No more is on its way.
-    fn end(&self, remembered: &mut Remembered) {
+    fn end(&self, remembered: &mut HotNumberTable) {
         for account in &self.others {
             if let Some(account) = remembered.forget(account, &self.lease) {
                 account.changing = account.changing.saturating_sub(1);
@@ -210,7 +210,7 @@ impl NumbersChange<'_> {
     }
 
     /// It may be done now, later or never.
-    fn lost(&self, remembered: &mut Remembered) {
+    fn lost(&self, remembered: &mut HotNumberTable) {
         let taken = self.taken.iter().map(|taken| &taken.account);
         for account in taken.chain(&self.others) {
             if let Some(account) = remembered.forget(account, &self.lease) {
@@ -255,9 +255,9 @@ impl HotAccount {
     }
 }
 
-impl Remembered {
+impl HotNumberTable {
     /// What there is of an account under a lease; `None` when that is over.
-    fn account(&mut self, name: &[u8], lease: &Arc<dyn Tenure>) -> Option<&mut HotAccount> {
+    fn account(&mut self, name: &[u8], lease: &Arc<dyn LeaseTerm>) -> Option<&mut HotAccount> {
         if lease.is_over() {
             return None;
         }
@@ -282,7 +282,7 @@ impl Remembered {
     }
 
     /// Forgets what is known of an account, also what is being read.
-    fn forget(&mut self, name: &[u8], lease: &Arc<dyn Tenure>) -> Option<&mut HotAccount> {
+    fn forget(&mut self, name: &[u8], lease: &Arc<dyn LeaseTerm>) -> Option<&mut HotAccount> {
         self.marks += 1;
         let mark = self.marks;
         let account = self.account(name, lease)?;
@@ -294,7 +294,7 @@ impl Remembered {
     }
 
     /// A request has taken what nobody had.
-    fn take(&mut self, taken: &Taken, lease: &Arc<dyn Tenure>) {
+    fn take(&mut self, taken: &TakenNumber, lease: &Arc<dyn LeaseTerm>) {
         let Some(account) = self.accounts.get_mut(&taken.account) else {
             return;
         };
@@ -322,7 +322,7 @@ impl Remembered {
     }
 }
 
-fn same(one: &Arc<dyn Tenure>, other: &Arc<dyn Tenure>) -> bool {
+fn same(one: &Arc<dyn LeaseTerm>, other: &Arc<dyn LeaseTerm>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 

@@ -11,7 +11,7 @@ use crate::{
 #[derive(Default)]
 struct Term(AtomicBool);
 
-impl Tenure for Term {
+impl LeaseTerm for Term {
     fn is_over(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
@@ -50,7 +50,7 @@ fn freeing(number: u64) -> Batch {
     batch
 }
 
-fn lease() -> Arc<dyn Tenure> {
+fn lease() -> Arc<dyn LeaseTerm> {
     Arc::new(Term::default())
 }
 
@@ -62,7 +62,7 @@ fn numbers(found: Option<Vec<(u64, RequestId)>>) -> Option<Vec<u64>> {
     Some(found?.into_iter().map(|(number, _)| number).collect())
 }
 
-fn read(hot: &HotNumbers, lease: &Arc<dyn Tenure>) {
+fn read(hot: &HotNumbers, lease: &Arc<dyn LeaseTerm>) {
     let read = hot.begin(ACCOUNT_NAME.to_vec(), lease).unwrap();
     read.keep(5, &[(6, holder(6))]);
 }
@@ -154,7 +154,7 @@ fn hot_numbers__should_be_read_always_when_nobody_knows_what_became_of_a_commit(
 fn hot_numbers__should_end_with_their_lease() {
     let hot = HotNumbers::default();
     let first = Arc::new(Term::default());
-    let lease = Arc::clone(&first) as Arc<dyn Tenure>;
+    let lease = Arc::clone(&first) as Arc<dyn LeaseTerm>;
     read(&hot, &lease);
     let late = hot.begin(ACCOUNT_NAME.to_vec(), &lease).unwrap();
     let change = hot.change(&taking(9), Arc::clone(&lease)).unwrap();

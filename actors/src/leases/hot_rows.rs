@@ -17,7 +17,7 @@ const REMEMBERED: usize = 40_000;
 const MAX_DOUBTS: usize = 10_000;
 
 /// What rows are read under.
-pub trait Tenure: Send + Sync {
+pub trait LeaseTerm: Send + Sync {
     /// Whether it is over: what was read under it may have changed since.
     fn is_over(&self) -> bool;
     /// What commits under it demand.
@@ -42,32 +42,32 @@ impl Fence {
 
 /// See the module.
 #[derive(Default)]
-pub struct HotRows(Mutex<Remembered>);
+pub struct HotRows(Mutex<HotRowTable>);
 
 #[derive(Default)]
-struct Remembered {
+struct HotRowTable {
     /// Grows with every change that may make something that is being read now an older state.
     changes: u64,
     young: HashMap<Key, HotRow>,
     old: HashMap<Key, HotRow>,
     /// Of these it is not known whether a change was taken, or will be: they are always read.
-    doubts: HashMap<Key, Doubt>,
-    /// As [`Remembered::doubts`], of all rows under leases up to a version, by the row of the lease.
+    doubts: HashMap<Key, UncertainWrite>,
+    /// As [`HotRowTable::doubts`], of all rows under leases up to a version, by the row of the lease.
     doubtful_leases: HashMap<Key, u64>,
 }
 
 /// A change may still come.
-struct Doubt {
+struct UncertainWrite {
     /// Under which it was made.
     fence: Fence,
     /// To no later version of the row than this one.
     version: u64,
 }
 
-impl Remembered {
+impl HotRowTable {
     /// Whether a row that was just read under a lease may change by itself. Forgets what is no longer in doubt.
     fn is_doubtful(&mut self, fence: &Fence, key: &Key, version: u64) -> bool {
-        let may_come = |doubt: &Doubt| {
+        let may_come = |doubt: &UncertainWrite| {
             version <= doubt.version && !fence.is_after(&doubt.fence.row, doubt.fence.version)
         };
         if self.doubts.get(key).is_some_and(may_come) {
@@ -81,7 +81,7 @@ impl Remembered {
     fn doubt(&mut self, fence: &Fence, key: Key, version: u64) {
         let latest = self.doubts.get(&key).map_or(0, |doubt| doubt.version);
         if self.doubts.len() < MAX_DOUBTS || self.doubts.contains_key(&key) {
-            let doubt = Doubt {
+            let doubt = UncertainWrite {
                 fence: fence.clone(),
                 version: version.max(latest),
             };
@@ -104,7 +104,7 @@ impl Remembered {
 struct HotRow {
     row: Row,
     /// Under which it was read.
-    lease: Arc<dyn Tenure>,
+    lease: Arc<dyn LeaseTerm>,
 }
 
 /// A commit that changes some of them is on its way.
@@ -132,7 +132,7 @@ impl HotRows {
     }
 
     /// Remembers what was read since [`HotRows::begin`], unless anything has changed in between.
-    pub fn keep(&self, lease: Arc<dyn Tenure>, key: &Key, row: &Row, since: u64) {
+    pub fn keep(&self, lease: Arc<dyn LeaseTerm>, key: &Key, row: &Row, since: u64) {
         let mut remembered = self.0.lock();
         if remembered.changes != since || remembered.is_doubtful(&lease.fence(), key, row.version) {
             return;

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     LeaseScope,
     hot_numbers::HotNumbers,
-    hot_rows::{Fence, HotRows, Tenure},
+    hot_rows::{Fence, HotRows, LeaseTerm},
 };
 
 /// Most commands that may be in progress on one vault; the gateway has a smaller limit for all.
@@ -51,7 +51,7 @@ impl LeaseGuard {
     }
 }
 
-impl Tenure for Lease {
+impl LeaseTerm for Lease {
     fn is_over(&self) -> bool {
         self.has_ended()
     }

@@ -81,12 +81,12 @@ impl Actor for NodeObserver {
 pub struct NodeObserverState {
     services: Arc<Services>,
     /// Under the present lease.
-    written: Option<Written>,
+    written: Option<WrittenNodes>,
     failing: bool,
 }
 
 /// What the rows say.
-struct Written {
+struct WrittenNodes {
     lease_version: u64,
     /// When this process began to write them, by the steady clock.
     since_ms: u64,
@@ -115,7 +115,7 @@ impl NodeObserverState {
 }
 
 /// What there is, without nodes that have been removed since.
-async fn load(services: &Services, lease_version: u64) -> Result<Written, Fault> {
+async fn load(services: &Services, lease_version: u64) -> Result<WrittenNodes, Fault> {
     let admitted = nodes::admitted_ids(services).await?;
     let mut batch = Batch::new();
     for node in status::written(services).await? {
@@ -126,7 +126,7 @@ async fn load(services: &Services, lease_version: u64) -> Result<Written, Fault>
     if !batch.writes().is_empty() {
         services.store.commit(batch).await?;
     }
-    Ok(Written {
+    Ok(WrittenNodes {
         lease_version,
         since_ms: services.monotonic.elapsed_ms(),
         nodes: status::of(services, &admitted).await?,
@@ -134,7 +134,7 @@ async fn load(services: &Services, lease_version: u64) -> Result<Written, Fault>
     })
 }
 
-impl Written {
+impl WrittenNodes {
     async fn write_changes(&mut self, services: &Services) -> Result<(), Fault> {
         let at_ms = services.now_ms();
         let heard = services.signers.nodes();
@@ -156,7 +156,7 @@ impl Written {
             let row = self.nodes.get(&node.id);
             if row.is_none_or(|row| has_changed(&row.node, &node)) {
                 news.extend(
-                    row.and_then(|row| News::of(&row.node, &node))
+                    row.and_then(|row| NodeWarning::of(&row.node, &node))
                         .map(|it| (it, node.clone())),
                 );
                 let row = NodeStatusRow { at_ms, node };
@@ -185,12 +185,12 @@ impl Written {
 
 /// What people want to read in the log of a node, once for each time that it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum NodeWarning {
     Away,
     Back,
 }
 
-impl News {
+impl NodeWarning {
     fn of(before: &NodeView, now: &NodeView) -> Option<Self> {
         match (before.live, now.live) {
             (true, false) => Some(Self::Away),
@@ -317,10 +317,10 @@ mod tests {
     fn news__should_be_that_a_node_has_left_or_come_back() {
         let (here, away) = (live(1, 5), NodeView::unseen(id(1)));
         let later = live(1, 6);
-        assert_eq!(News::of(&here, &away), Some(News::Away));
-        assert_eq!(News::of(&away, &here), Some(News::Back));
-        assert_eq!(News::of(&here, &later), None);
-        assert_eq!(News::of(&away, &away), None);
+        assert_eq!(NodeWarning::of(&here, &away), Some(NodeWarning::Away));
+        assert_eq!(NodeWarning::of(&away, &here), Some(NodeWarning::Back));
+        assert_eq!(NodeWarning::of(&here, &later), None);
+        assert_eq!(NodeWarning::of(&away, &away), None);
     }
 
     #[tokio::test]

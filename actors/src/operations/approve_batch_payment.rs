@@ -7,7 +7,7 @@ use covault_core::{
 };
 
 use super::{Home, HomeLookup, Operation, OperationCall, batch, lookup::client_signer};
-use crate::batches::start::{self, Read};
+use crate::batches::start::{self, LoadedBatch};
 
 /// Approves a batch payment and makes its first signing request, in one commit. A batch is completed by a person: this is
 /// needed whatever the vault's own rule is, which then holds for each of its requests.
@@ -48,7 +48,7 @@ impl Operation for ApproveBatchPayment {
             }
         }
         let stage = start::first_stage(services, &found).await?;
-        let read = Read {
+        let read = LoadedBatch {
             batch: &found,
             version,
             progress: &BatchProgress::default(),

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     commands::caller::{in_scope, vault_in_scope},
     store::rows,
-    vaults::admission::{Proposal, ProposalContent, admit},
+    vaults::admission::{ProposalContent, SigningProposal, admit},
 };
 
 /// Stores a signing request and hands it to its vault. Answers when it is stored.
@@ -64,7 +64,7 @@ impl Operation for CreateSigningRequest {
         if vault.is_some_and(|vault| vault != wallet.vault) {
             return Err(Fault::field(&from, "is not a wallet of this vault"));
         }
-        let proposal = Proposal {
+        let proposal = SigningProposal {
             content: ProposalContent::Payload {
                 payload,
                 broadcast: broadcast_tx.unwrap_or(true),

@@ -66,7 +66,7 @@ impl Operation for GetPendingSigningRequests {
                 return Err(Fault::field("after", problem));
             }
         };
-        let mut lists = Lists::new(services, parts, after, limit);
+        let mut lists = PendingLists::new(services, parts, after, limit);
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
         let (mut turn, mut last) = (None, None);
         let goes_on = 'list: loop {
@@ -206,14 +206,14 @@ async fn with_requests(services: &Services) -> Result<Vec<Key>, Fault> {
 
 /// What waits in several vaults, as one list: what is due first comes first, so that a vault of which much waits hides
 /// no other.
-struct Lists<'a> {
+struct PendingLists<'a> {
     services: &'a Services,
-    parts: Vec<Part>,
+    parts: Vec<PendingPage>,
     /// Rows of a vault that are read at once.
     chunk: usize,
 }
 
-struct Part {
+struct PendingPage {
     prefix: Key,
     /// Where to read on.
     from: Option<Vec<u8>>,
@@ -222,14 +222,14 @@ struct Part {
     is_over: bool,
 }
 
-impl<'a> Lists<'a> {
+impl<'a> PendingLists<'a> {
     fn new(services: &'a Services, prefixes: Vec<Key>, after: Option<Place>, limit: usize) -> Self {
         let after = after.map(|after| after.key());
         let chunk = limit
             .checked_div(prefixes.len())
             .unwrap_or(limit)
             .max(LEAST);
-        let parts = prefixes.into_iter().map(|prefix| Part {
+        let parts = prefixes.into_iter().map(|prefix| PendingPage {
             // The same place in each list.
             from: after.as_ref().and_then(|after| {
                 let place = after.bytes.get(prefix.bytes.len()..)?;
@@ -263,7 +263,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-impl Part {
+impl PendingPage {
     /// Reads on where all that was read is listed.
     async fn read(&mut self, services: &Services, most: usize) -> Result<(), Fault> {
         while self.rows.is_empty() && !self.is_over {

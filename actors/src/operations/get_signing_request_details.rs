@@ -3,7 +3,7 @@ use covault_core::{fault::Fault, schema::wire};
 
 use super::{
     Operation, OperationCall,
-    lookup::{Found, find, shown_request},
+    lookup::{FoundRequest, find, shown_request},
 };
 /// Reads a signing request.
 pub struct GetSigningRequestDetails;
@@ -17,8 +17,8 @@ impl Operation for GetSigningRequestDetails {
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (services, caller) = (call.services, call.caller);
         let request = match find(services, caller, message.uuid.parse()?).await? {
-            Found::Request(request) => request,
-            Found::Management(shown) => {
+            FoundRequest::Request(request) => request,
+            FoundRequest::Management(shown) => {
                 return Ok(wire::GetSigningRequestDetailsResponse {
                     signing_request: Some(*shown),
                     error: None,

@@ -13,7 +13,7 @@ use super::{Home, HomeLookup, Operation, OperationCall, lookup::request};
 use crate::{
     requests::replacing::{self, ReplacementWish},
     vaults::{
-        admission::{Proposal, ProposalContent, admit},
+        admission::{ProposalContent, SigningProposal, admit},
         wallets,
     },
 };
@@ -65,7 +65,7 @@ impl Operation for ReplaceTransaction {
             at_block: None,
         };
         let plan = replacing::plan(services, &request, wish).await?;
-        let proposal = Proposal {
+        let proposal = SigningProposal {
             content: ProposalContent::Replacement(plan),
             wallet,
             wallet_version,

@@ -11,7 +11,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     store::{
         Batch, CommitError, Precondition,
-        deposit_rows::{self, Delivery, NoticeAfterRow, NoticeRow},
+        deposit_rows::{self, NoticeAfterRow, NoticeDelivery, NoticeRow},
         rows,
     },
     webhooks::event_message,
@@ -34,13 +34,13 @@ impl Operation for ReplayWebhookEvent {
         let Some((mut row, version)) = services.load::<NoticeRow>(&key).await? else {
             return Err(Fault::field("id", "is not that of an event"));
         };
-        if let Delivery::Waiting { .. } = row.delivery {
+        if let NoticeDelivery::Waiting { .. } = row.delivery {
             return Err(Fault::new(
                 Class::WrongState,
                 "id: the event is waiting to be sent as it is",
             ));
         }
-        row.delivery = Delivery::Waiting {
+        row.delivery = NoticeDelivery::Waiting {
             problem: String::new(),
         };
         row.first_tried_at_ms = None;

@@ -9,7 +9,7 @@ use super::{Home, HomeLookup, Operation, OperationCall, batch};
 use crate::{
     batches::{
         outcome::{BatchOutcome, outcome},
-        start::{self, Read},
+        start::{self, LoadedBatch},
     },
     requests::batch_claim::BatchClaim,
 };
@@ -72,7 +72,7 @@ impl Operation for ResumeBatchPayment {
         let signer = progress.client_signer;
         batch::check_people_approve(services, call.caller, &found, signer).await?;
         let stage = start::first_stage(services, &found).await?;
-        let read = Read {
+        let read = LoadedBatch {
             batch: &found,
             version,
             progress,

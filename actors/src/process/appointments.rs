@@ -15,18 +15,18 @@ const FURTHEST_MS: u64 = 15_000;
 const MANY: usize = 1_024;
 
 /// Whose requests are signed one after the other.
-type Who = (VaultId, Curve, TokenId);
+type QueueOwner = (VaultId, Curve, TokenId);
 
 /// The latest time that a refused caller was told to come back.
 #[derive(Default)]
-pub struct Appointments {
+pub struct RetrySchedule {
     /// In microseconds of the steady clock.
-    last: Mutex<HashMap<Who, u64>>,
+    last: Mutex<HashMap<QueueOwner, u64>>,
 }
 
-impl Appointments {
+impl RetrySchedule {
     /// How long to stay away: at least so long, and behind those that were sent away before.
-    pub fn next(&self, who: Who, now_ms: u64, least: Duration, apart: Duration) -> Duration {
+    pub fn next(&self, who: QueueOwner, now_ms: u64, least: Duration, apart: Duration) -> Duration {
         let now = now_ms.saturating_mul(1_000);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let mut last = self.last.lock();
@@ -48,7 +48,7 @@ mod tests {
 
     const APART: Duration = Duration::from_millis(10);
 
-    fn who(token: u128) -> Who {
+    fn who(token: u128) -> QueueOwner {
         let vault = VaultId::from_bytes([1; 16]);
         (
             vault,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn who_is_refused__should_come_again_when_those_before_have_had_room() {
-        let appointments = Appointments::default();
+        let appointments = RetrySchedule::default();
         let mut away = (0..1_000).map(|_| appointments.next(who(1), 0, APART, APART));
         assert_eq!(away.next(), Some(APART));
         assert_eq!(away.nth(98), Some(100 * APART));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn nobody__should_be_sent_away_for_longer_because_of_a_flood() {
-        let appointments = Appointments::default();
+        let appointments = RetrySchedule::default();
         let furthest = Duration::from_millis(FURTHEST_MS);
         for _ in 0..100_000 {
             assert!(appointments.next(who(1), 0, APART, APART) <= furthest);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn appointments__should_be_forgotten_when_they_are_over() {
-        let appointments = Appointments::default();
+        let appointments = RetrySchedule::default();
         for token in 0..5_000 {
             appointments.next(who(token), u64::try_from(token).unwrap(), APART, APART);
         }

@@ -132,9 +132,9 @@ impl FollowCounter<'_> {
 
 impl Counters {
     /// Counts a request that cannot continue now, until the result is dropped.
-    pub fn wait(&self) -> Waiting {
+    pub fn wait(&self) -> StalledRequest {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(Arc::clone(&self.waiting))
+        StalledRequest(Arc::clone(&self.waiting))
     }
 
     /// Counts requests of a kind.
@@ -167,9 +167,9 @@ impl Counters {
 }
 
 /// A request that cannot continue now.
-pub struct Waiting(Arc<AtomicUsize>);
+pub struct StalledRequest(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for StalledRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

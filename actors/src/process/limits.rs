@@ -8,14 +8,14 @@ use std::{
 use covault_core::{
     fault::Fault,
     ids::{TokenId, VaultId},
-    rate::Unsigned,
+    rate::UnsignedWork,
     signature::Curve,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore, SemaphorePermit};
 
-pub use crate::process::shares::{Party, Share, Shares, too_many};
-use crate::{chain_rpc::ChainKey, process::appointments::Appointments, settings::Settings};
+pub use crate::process::shares::{LimitedParty, Share, Shares, too_many};
+use crate::{chain_rpc::ChainKey, process::appointments::RetrySchedule, settings::Settings};
 
 /// Pages far behind the first that are looked for at once; others wait.
 const MAX_FAR_PAGES: usize = 2;
@@ -25,20 +25,20 @@ const SIMULATIONS: usize = 128;
 /// A permit for each thing that may be taken on.
 pub struct Limits {
     /// Live requests that are not signed yet.
-    pub live: Arc<Shares<Party>>,
+    pub live: Arc<Shares<LimitedParty>>,
     /// Inputs of requests that are accepted and not signed, of any number of them: one for each request at first, as
     /// many as it has once it is built.
     pub unsigned: Arc<Shares<SigningParty>>,
     /// Of those, what wants nothing more of its chain's nodes: it can come to signers now.
     pub ready: Arc<Shares<SigningParty>>,
     /// Bytes of live requests.
-    pub live_bytes: Arc<Shares<Party>>,
+    pub live_bytes: Arc<Shares<LimitedParty>>,
     /// Pages far behind the first.
     pub far_pages: FarPages,
     /// Simulations of transactions, shared by chains: nodes of one that hang must not take all.
     pub simulations: Arc<Shares<ChainKey>>,
     /// When those may come again whom signers have no time for.
-    pub appointments: Appointments,
+    pub appointments: RetrySchedule,
 }
 
 impl Limits {
@@ -51,17 +51,17 @@ impl Limits {
             live_bytes: Shares::new(settings.max_live_bytes),
             far_pages: FarPages::default(),
             simulations: Shares::new(SIMULATIONS),
-            appointments: Appointments::default(),
+            appointments: RetrySchedule::default(),
         }
     }
 
     /// What of a vault waits for signatures of a curve, and what of that a token asked for.
-    pub fn unsigned(&self, vault: VaultId, curve: Curve, token: TokenId) -> Unsigned {
+    pub fn unsigned(&self, vault: VaultId, curve: Curve, token: TokenId) -> UnsignedWork {
         held(&self.unsigned, SigningParty::of(vault, curve, token))
     }
 
     /// What of that can come to signers now.
-    pub fn ready(&self, vault: VaultId, curve: Curve, token: TokenId) -> Unsigned {
+    pub fn ready(&self, vault: VaultId, curve: Curve, token: TokenId) -> UnsignedWork {
         held(&self.ready, SigningParty::of(vault, curve, token))
     }
 
@@ -72,8 +72,8 @@ impl Limits {
     }
 }
 
-fn held(of: &Shares<SigningParty>, [vault, token, _]: [SigningParty; 3]) -> Unsigned {
-    Unsigned {
+fn held(of: &Shares<SigningParty>, [vault, token, _]: [SigningParty; 3]) -> UnsignedWork {
+    UnsignedWork {
         of_vault: of.held(&vault),
         of_token: of.held(&token),
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// Who has a share of what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
+pub enum LimitedParty {
     /// The token that asked.
     Token(TokenId),
     /// The vault that signs.
@@ -25,10 +25,10 @@ pub const RESERVED: usize = 16;
 /// Decisions: 0050.
 pub struct Shares<P> {
     most: usize,
-    taken: Mutex<Taken<P>>,
+    taken: Mutex<TakenPlaces<P>>,
 }
 
-struct Taken<P> {
+struct TakenPlaces<P> {
     all: usize,
     by: HashMap<P, usize>,
 }
@@ -45,7 +45,7 @@ impl<P: Copy + Eq + Hash> Shares<P> {
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
-            taken: Mutex::new(Taken {
+            taken: Mutex::new(TakenPlaces {
                 all: 0,
                 by: HashMap::new(),
             }),
@@ -123,7 +123,7 @@ impl<P: Copy + Eq + Hash> Share<P> {
     }
 }
 
-impl<P: Copy + Eq + Hash> Taken<P> {
+impl<P: Copy + Eq + Hash> TakenPlaces<P> {
     fn held(&self, party: &P) -> usize {
         self.by.get(party).copied().unwrap_or_default()
     }

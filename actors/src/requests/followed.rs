@@ -10,7 +10,7 @@ use crate::{
     chain_rpc::TrackedTransaction,
     requests::{
         account::ChainAccount,
-        tracking::{Doubt, TrackedRequest},
+        tracking::{PendingVerdict, TrackedRequest},
     },
 };
 
@@ -64,7 +64,7 @@ fn watched(
 pub fn doubted(
     request: &SigningRequest,
     payload: &Payload,
-    doubt: Doubt,
+    doubt: PendingVerdict,
 ) -> Option<TrackedRequest> {
     let RequestState::Broadcasting { draft, signed, .. } = &request.state else {
         return None;

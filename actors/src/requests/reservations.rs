@@ -143,8 +143,8 @@ async fn held_numbers(
         from: Some(rows::claim(account, &Resource::Nonce(from)).bytes),
         ..Scan::prefix(KeySpace::NonceReservation, &name, PAGE)
     };
-    let read = services.tenure.as_ref();
-    let read = read.and_then(|tenure| hot.begin(name, tenure));
+    let read = services.lease_term.as_ref();
+    let read = read.and_then(|lease_term| hot.begin(name, lease_term));
     let mut numbers = Vec::new();
     let page = services.store.scan(&scan).await?;
     for (key, row) in &page {

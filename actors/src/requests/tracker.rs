@@ -34,8 +34,8 @@ use tokio::{
 };
 
 use self::{
-    entry::{Entry, Look, words},
-    unsigned::Looks,
+    entry::{FollowedTransaction, ReplacementCheck, words},
+    unsigned::ReplacementChecks,
 };
 use super::{rebroadcast::RebroadcastCache, replacing, reservations};
 use crate::{
@@ -75,14 +75,14 @@ pub async fn run(services: Arc<Services>, mut arriving: UnboundedReceiver<Tracke
         };
         let pump = pumps.entry(chain).or_insert_with(|| {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let pump = Pump {
+            let pump = ChainTracker {
                 services: Arc::clone(&services),
                 chain,
                 client: Arc::clone(client),
                 arrived: Vec::new(),
                 open: HashMap::new(),
                 cache: RebroadcastCache::default(),
-                looks: Looks::default(),
+                looks: ReplacementChecks::default(),
             };
             running.spawn(pump.run(receiver));
             sender
@@ -99,18 +99,18 @@ async fn load(
 }
 
 /// Follows the transactions of one chain.
-struct Pump {
+struct ChainTracker {
     services: Arc<Services>,
     chain: ChainKey,
     client: Arc<dyn ChainClient>,
     /// What is not among the open ones yet.
     arrived: Vec<TrackedRequest>,
-    open: HashMap<RequestId, Entry>,
+    open: HashMap<RequestId, FollowedTransaction>,
     cache: RebroadcastCache,
-    looks: Looks,
+    looks: ReplacementChecks,
 }
 
-impl Pump {
+impl ChainTracker {
     /// Follows what comes, until the process ends. After a panic, which is a bug, it continues with all that it had.
     async fn run(mut self, mut arriving: UnboundedReceiver<TrackedRequest>) {
         for panics in 0.. {
@@ -189,13 +189,13 @@ impl Pump {
             if let Some(doubted) = doubted {
                 tracked.transaction.sent_at_ms = doubted.tracked.transaction.sent_at_ms;
             }
-            let entry = Entry {
+            let entry = FollowedTransaction {
                 version,
                 due: Instant::now() + first,
                 pause: first,
                 missing_since_ms: None,
                 void: doubted.and_then(|entry| entry.void),
-                look: Look::default(),
+                look: ReplacementCheck::default(),
                 mined_ms: matches!(known.state, TransactionState::Mined(_)).then_some(known.at_ms),
                 known,
                 unmined_since: None,
@@ -464,7 +464,8 @@ impl Pump {
     /// What metrics show.
     fn count(&self) {
         let mut counts = OpenTransactions::default();
-        let is_taken = |it: &&Entry| it.tracked.doubt.is_none() && it.tracked.unsigned.is_none();
+        let is_taken =
+            |it: &&FollowedTransaction| it.tracked.doubt.is_none() && it.tracked.unsigned.is_none();
         let taken = self.open.values().filter(is_taken);
         for entry in taken {
             match entry.known.state {

@@ -25,9 +25,9 @@ pub enum Verdict {
 
 /// A request that waits for the nodes' verdict.
 #[derive(Clone)]
-pub struct Doubt(Arc<dyn Fn(Verdict) -> bool + Send + Sync>);
+pub struct PendingVerdict(Arc<dyn Fn(Verdict) -> bool + Send + Sync>);
 
-impl Doubt {
+impl PendingVerdict {
     /// Receives the verdict; false when its receiver is gone.
     pub fn new(tell: impl Fn(Verdict) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
@@ -39,7 +39,7 @@ impl Doubt {
     }
 }
 
-impl fmt::Debug for Doubt {
+impl fmt::Debug for PendingVerdict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Doubt")
     }
@@ -62,7 +62,7 @@ pub struct TrackedRequest {
     /// it can never come.
     pub unsigned: Option<Vec<Resource>>,
     /// Who waits for the verdict when it is not known whether a node took it; `None` when one did.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<PendingVerdict>,
     /// The store may already say where it is: it was followed before this process, or this owner, began.
     pub resumed: bool,
 }
@@ -111,7 +111,7 @@ const MAX_PARALLEL: usize = 8;
 
 /// Looks after what comes, until the process ends. `what` says in the log what failed, and `request` which request
 /// it was about.
-pub async fn look_after<T, F: Future<Output = Result<(), Fault>>>(
+pub async fn process_all<T, F: Future<Output = Result<(), Fault>>>(
     arriving: UnboundedReceiver<T>,
     what: &'static str,
     request: impl Fn(&T) -> RequestId,

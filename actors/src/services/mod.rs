@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 use crate::{
     chain_rpc::ChainClients,
     leases::{
-        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, LogListener,
-        RestoreFence, Tenure, UnleasedGuard,
+        CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, LeaseTerm,
+        LogListener, RestoreFence, UnleasedGuard,
     },
     port::{MonotonicClock, SignerCluster},
     process::{counters::Counters, limits::Limits, tasks::Tasks},
@@ -42,7 +42,7 @@ pub struct Services {
     /// Takes what belongs to no vault, or, under a lease, what is done under it.
     pub store: Arc<dyn Store>,
     /// The lease of the vault that it is done for.
-    pub tenure: Option<Arc<dyn Tenure>>,
+    pub lease_term: Option<Arc<dyn LeaseTerm>>,
     shared: Arc<Shared>,
 }
 
@@ -166,7 +166,7 @@ impl Services {
         };
         Self {
             store: Arc::new(GuardedStore::new(store, UnleasedGuard, logs)),
-            tenure: None,
+            lease_term: None,
             shared: Arc::new(shared),
         }
     }
@@ -175,9 +175,9 @@ impl Services {
     pub fn with_lease(&self, lease: Arc<Lease>) -> Self {
         let held_leases = Arc::clone(&self.held_leases);
         let is_vault = matches!(lease.scope(), LeaseScope::Vault(_));
-        let tenure = is_vault.then(|| lease.clone() as Arc<dyn Tenure>);
+        let lease_term = is_vault.then(|| lease.clone() as Arc<dyn LeaseTerm>);
         Self {
-            tenure,
+            lease_term,
             ..self.guarded(LeaseFence { held_leases, lease })
         }
     }
@@ -194,7 +194,7 @@ impl Services {
                 guard,
                 Arc::clone(&self.listeners.logs),
             )),
-            tenure: None,
+            lease_term: None,
             shared: Arc::clone(&self.shared),
         }
     }

@@ -112,12 +112,12 @@ pub struct NoticeRow {
     /// When it was first tried, in milliseconds since the Unix epoch.
     pub first_tried_at_ms: Option<u64>,
     /// Its outcome.
-    pub delivery: Delivery,
+    pub delivery: NoticeDelivery,
 }
 
 /// The outcome of a notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Delivery {
+pub enum NoticeDelivery {
     /// It is to be sent, or sent again.
     Waiting {
         /// Why the last try has failed; empty before the first.
@@ -141,14 +141,14 @@ impl NoticeRow {
     /// When it was over, in milliseconds since the Unix epoch; `None` while it waits.
     pub fn over_at_ms(&self) -> Option<u64> {
         match self.delivery {
-            Delivery::Waiting { .. } => None,
-            Delivery::Delivered { at_ms } | Delivery::Dead { at_ms, .. } => Some(at_ms),
+            NoticeDelivery::Waiting { .. } => None,
+            NoticeDelivery::Delivered { at_ms } | NoticeDelivery::Dead { at_ms, .. } => Some(at_ms),
         }
     }
 
     /// Whether what comes after it may be sent.
     pub fn is_over(&self) -> bool {
-        !matches!(self.delivery, Delivery::Waiting { .. })
+        !matches!(self.delivery, NoticeDelivery::Waiting { .. })
     }
 }
 

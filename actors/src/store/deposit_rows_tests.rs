@@ -4,7 +4,7 @@
 
 use covault_core::{
     deposit::{
-        lifecycle::{Stage, Tell},
+        lifecycle::{OwnerNotice, Stage},
         transfer::{AddressOwner, BlockHeader, DepositAddress, Transfer, TransferIndex},
     },
     ids::{VaultId, WalletId},
@@ -44,7 +44,7 @@ fn block() -> BlockRef {
     }
 }
 
-fn notice_row(delivery: Delivery) -> NoticeRow {
+fn notice_row(delivery: NoticeDelivery) -> NoticeRow {
     NoticeRow {
         notice: TransferNotice {
             stage: Stage::Confirmed,
@@ -137,14 +137,14 @@ fn rows_of_deposits__should_load_for_ever() {
     for (name, delivery) in [
         (
             "waiting",
-            Delivery::Waiting {
+            NoticeDelivery::Waiting {
                 problem: "503".into(),
             },
         ),
-        ("delivered", Delivery::Delivered { at_ms: 21 }),
+        ("delivered", NoticeDelivery::Delivered { at_ms: 21 }),
         (
             "dead",
-            Delivery::Dead {
+            NoticeDelivery::Dead {
                 at_ms: 22,
                 problem: "503".into(),
             },
@@ -187,7 +187,7 @@ fn keys_of_deposits__should_say_what_they_are_of() {
             .bytes
             .starts_with(&deposit_addresses(DepositNetwork::Evm).bytes)
     );
-    let tell = Tell {
+    let tell = OwnerNotice {
         stage: Stage::Confirmed,
         block: block(),
         round: 0,

@@ -36,11 +36,11 @@ use tokio::{
 };
 
 use self::{
-    group::Job,
-    question::Question,
-    server::{Effect, Role, Server, Trouble},
-    snapshot::Frozen,
-    writer::Writer,
+    group::CommitJob,
+    question::RowQuery,
+    server::{ConnectionRole, PostgresServer, ServerProblem, StatementEffect},
+    snapshot::FrozenState,
+    writer::PostgresWriter,
 };
 use super::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store};
 
@@ -69,13 +69,13 @@ pub struct Options {
 
 /// See the module.
 pub struct PostgresStore {
-    shared: Arc<Shared>,
-    jobs: mpsc::UnboundedSender<Job>,
+    shared: Arc<PostgresState>,
+    jobs: mpsc::UnboundedSender<CommitJob>,
 }
 
 /// What reading and writing share.
-struct Shared {
-    server: Server,
+struct PostgresState {
+    server: PostgresServer,
     alone: bool,
     patience: Duration,
     readers: u32,
@@ -85,13 +85,13 @@ struct Shared {
     /// The number of the last commit of which everything is known. A server that does not have it
     /// is not to be read.
     acknowledged: Arc<AtomicI64>,
-    gate: watch::Sender<Gate>,
+    gate: watch::Sender<ReadGate>,
     pool: Mutex<PgPool>,
 }
 
 /// Whether it may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Gate {
+enum ReadGate {
     Open,
     /// The outcome of a commit is not known.
     Doubt,
@@ -115,7 +115,7 @@ impl PostgresStore {
             alone,
         } = options;
         // A server that is asked to stop in time need not be left alone with its work.
-        let server = Server::new(&url, patience * 2 / 5)?;
+        let server = PostgresServer::new(&url, patience * 2 / 5)?;
         let until = Instant::now() + patience;
         let (connection, id) = loop {
             match begin(&server, alone, patience).await {
@@ -129,7 +129,7 @@ impl PostgresStore {
         let name = name(&id);
         let acknowledged = Arc::default();
         let pool = pool(&server, &id, &acknowledged, readers.get(), patience);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PostgresState {
             server,
             alone,
             patience,
@@ -137,11 +137,11 @@ impl PostgresStore {
             id,
             name,
             acknowledged,
-            gate: watch::channel(Gate::Open).0,
+            gate: watch::channel(ReadGate::Open).0,
             pool: Mutex::new(pool),
         });
         let (jobs, queue) = mpsc::unbounded_channel();
-        let writer = Writer {
+        let writer = PostgresWriter {
             shared: Arc::clone(&shared),
             queue,
             waiting: VecDeque::new(),
@@ -153,7 +153,7 @@ impl PostgresStore {
     }
 }
 
-fn unusable(trouble: &Trouble) -> Fault {
+fn unusable(trouble: &ServerProblem) -> Fault {
     Fault::unavailable("the PostgreSQL store cannot be used").caused_by(&trouble.text)
 }
 
@@ -163,11 +163,11 @@ fn name(id: &str) -> String {
 
 /// Registers a new writer, and gives the connection that it writes on, and its id.
 async fn begin(
-    server: &Server,
+    server: &PostgresServer,
     alone: bool,
     patience: Duration,
-) -> Result<(PgConnection, String), Trouble> {
-    let silent = |_| Trouble::passing("it does not answer");
+) -> Result<(PgConnection, String), ServerProblem> {
+    let silent = |_| ServerProblem::passing("it does not answer");
     let mut connection = server.connect("covault").await?;
     let joined = timeout(patience, server::join(&mut connection, alone)).await;
     joined.map_err(silent)??;
@@ -201,14 +201,14 @@ async fn register(connection: &mut PgConnection, alone: bool) -> Result<String, 
 }
 
 fn pool(
-    server: &Server,
+    server: &PostgresServer,
     id: &str,
     acknowledged: &Arc<AtomicI64>,
     readers: u32,
     patience: Duration,
 ) -> PgPool {
     let (id, acknowledged) = (id.to_owned(), Arc::clone(acknowledged));
-    let options = server.session(Role::Reads, &format!("covault reader {id}"));
+    let options = server.session(ConnectionRole::Reads, &format!("covault reader {id}"));
     PgPoolOptions::new()
         .max_connections(readers)
         .acquire_timeout(patience)
@@ -235,32 +235,32 @@ fn pool(
         .connect_lazy_with(options)
 }
 
-impl Shared {
+impl PostgresState {
     fn halted(&self) -> Option<String> {
         match &*self.gate.borrow() {
-            Gate::Halted(reason) => Some(reason.clone()),
-            Gate::Open | Gate::Doubt => None,
+            ReadGate::Halted(reason) => Some(reason.clone()),
+            ReadGate::Open | ReadGate::Doubt => None,
         }
     }
 
     /// Nothing is read or written.
     fn halt(&self, reason: &str) -> String {
         tracing::error!("{reason}");
-        self.gate.send_replace(Gate::Halted(reason.to_owned()));
+        self.gate.send_replace(ReadGate::Halted(reason.to_owned()));
         reason.to_owned()
     }
 
     fn doubt(&self) {
-        self.turn(&Gate::Doubt);
+        self.turn(&ReadGate::Doubt);
     }
 
     fn open(&self) {
-        self.turn(&Gate::Open);
+        self.turn(&ReadGate::Open);
     }
 
-    fn turn(&self, to: &Gate) {
+    fn turn(&self, to: &ReadGate) {
         self.gate.send_modify(|gate| {
-            if !matches!(gate, Gate::Halted(_)) {
+            if !matches!(gate, ReadGate::Halted(_)) {
                 gate.clone_from(to);
             }
         });
@@ -291,15 +291,19 @@ impl Shared {
     /// Why nothing may be read.
     async fn settled(&self) -> Result<(), String> {
         let mut gate = self.gate.subscribe();
-        match gate.wait_for(|gate| *gate != Gate::Doubt).await.as_deref() {
-            Ok(Gate::Halted(reason)) => Err(reason.clone()),
-            Ok(Gate::Open | Gate::Doubt) => Ok(()),
+        match gate
+            .wait_for(|gate| *gate != ReadGate::Doubt)
+            .await
+            .as_deref()
+        {
+            Ok(ReadGate::Halted(reason)) => Err(reason.clone()),
+            Ok(ReadGate::Open | ReadGate::Doubt) => Ok(()),
             Err(_) => Err("the store is closed".into()),
         }
     }
 
     /// Reads, again and again while it is the connection that fails.
-    async fn read(&self, question: &Question) -> Result<Vec<(Key, Row)>, ReadError> {
+    async fn read(&self, question: &RowQuery) -> Result<Vec<(Key, Row)>, ReadError> {
         let until = Instant::now() + self.patience;
         let mut problem = "the outcome of a commit is not known yet".to_owned();
         let read = async {
@@ -318,7 +322,10 @@ impl Shared {
                     Err(error) => error,
                 };
                 problem = server::describe(&failed);
-                let lasting = matches!(server::effect(&failed), Effect::Unfit | Effect::None);
+                let lasting = matches!(
+                    server::effect(&failed),
+                    StatementEffect::Unfit | StatementEffect::None
+                );
                 if lasting || Instant::now() + PAUSE >= until {
                     return Err(ReadError(std::mem::take(&mut problem)));
                 }
@@ -345,7 +352,7 @@ impl Store for PostgresStore {
         let (reply, mut answer) = oneshot::channel();
         let gone = || CommitError::Unavailable("the writer has stopped".into());
         let waiting = Arc::new(Mutex::new(Some(batch)));
-        let job = Job {
+        let job = CommitJob {
             batch: Arc::clone(&waiting),
             reply,
         };
@@ -364,7 +371,7 @@ impl Store for PostgresStore {
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         let keys = vec![key.bytes.clone()];
         let space = key.space;
-        let mut found = self.shared.read(&Question::Some { space, keys }).await?;
+        let mut found = self.shared.read(&RowQuery::Some { space, keys }).await?;
         Ok(found.pop().map(|(_, row)| row))
     }
 
@@ -373,7 +380,7 @@ impl Store for PostgresStore {
             return Ok(RowMap::new());
         }
         let keys = keys.to_vec();
-        let found = self.shared.read(&Question::Some { space, keys }).await?;
+        let found = self.shared.read(&RowQuery::Some { space, keys }).await?;
         Ok(found
             .into_iter()
             .map(|(key, row)| (key.bytes, row))
@@ -381,7 +388,7 @@ impl Store for PostgresStore {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.shared.read(&Question::page(scan)).await
+        self.shared.read(&RowQuery::page(scan)).await
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
@@ -389,7 +396,7 @@ impl Store for PostgresStore {
         let take = async {
             shared.settled().await.map_err(ReadError)?;
             let least = shared.acknowledged.load(Ordering::SeqCst);
-            match Frozen::take(&shared.server, &shared.id, least).await {
+            match FrozenState::take(&shared.server, &shared.id, least).await {
                 Ok(frozen) => Ok(Arc::new(frozen) as Arc<dyn Snapshot>),
                 Err(trouble) => Err(ReadError(trouble.text)),
             }

@@ -15,8 +15,8 @@ use covault_core::{
 };
 
 use super::{
-    group::Group,
-    transaction::{Settled, commit, settle},
+    group::CommitGroup,
+    transaction::{LostCommit, commit, settle},
 };
 use crate::{
     audit::AuditLog,
@@ -451,28 +451,28 @@ async fn commit__should_not_happen_after_it_was_given_up() {
         .commit(put(b"a", Precondition::Absent, b""))
         .await
         .unwrap();
-    let Shared { server, id, .. } = &*store.shared;
+    let PostgresState { server, id, .. } = &*store.shared;
     let mut session = server.connect("late").await.unwrap();
     let mut settled = Vec::new();
     for number in [1, 1, 2, 2] {
         let (outcome, _) = settle(&mut session, id, number).await.unwrap();
         settled.push(outcome);
     }
-    let [taken, given_up] = [Settled::Taken, Settled::GivenUp].map(|outcome| [outcome; 2]);
+    let [taken, given_up] = [LostCommit::Taken, LostCommit::GivenUp].map(|outcome| [outcome; 2]);
     assert_eq!(settled, [taken, given_up].concat());
     let (reply, _) = oneshot::channel();
     let late = put(b"late", Precondition::Any, b"");
     let batch = Arc::new(Mutex::new(Some(late)));
-    let mut waiting = VecDeque::from([Job { batch, reply }]);
-    let mut late = Group::take(&mut waiting).unwrap();
+    let mut waiting = VecDeque::from([CommitJob { batch, reply }]);
+    let mut late = CommitGroup::take(&mut waiting).unwrap();
     let refused = commit(&mut session, id, 2, &mut late).await.unwrap_err();
-    assert_eq!(refused.effect, Effect::Unknown);
+    assert_eq!(refused.effect, StatementEffect::Unknown);
     assert_eq!(store.get(&key(b"late")).await.unwrap(), None);
     let mut outcome = async |number| settle(&mut session, id, number).await.unwrap().0;
-    assert_eq!(outcome(5).await, Settled::Behind);
-    assert_eq!(outcome(1).await, Settled::Replaced);
+    assert_eq!(outcome(5).await, LostCommit::Behind);
+    assert_eq!(outcome(1).await, LostCommit::Replaced);
     // The number that was given up is not used again.
-    assert_eq!(outcome(4).await, Settled::GivenUp);
+    assert_eq!(outcome(4).await, LostCommit::GivenUp);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

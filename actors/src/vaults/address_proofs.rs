@@ -55,9 +55,9 @@ impl ShareHolders {
 pub struct ProofQueues(Mutex<ByKey>);
 
 /// By root public key.
-type ByKey = HashMap<Vec<u8>, Vec<Waiting>>;
+type ByKey = HashMap<Vec<u8>, Vec<WaitingProofs>>;
 
-struct Waiting {
+struct WaitingProofs {
     address: AttestedAddress,
     reply: oneshot::Sender<Result<AddressProof, Fault>>,
 }
@@ -68,7 +68,7 @@ impl ProofQueues {
     }
 
     /// Whether nobody works on the queue yet.
-    fn join(&self, of: Vec<u8>, waiting: Waiting) -> bool {
+    fn join(&self, of: Vec<u8>, waiting: WaitingProofs) -> bool {
         let mut queues = self.lock();
         let first = !queues.contains_key(&of);
         queues.entry(of).or_default().push(waiting);
@@ -76,7 +76,7 @@ impl ProofQueues {
     }
 
     /// The next batch; `None` when nobody waits, and the queue is gone.
-    fn next(&self, of: &[u8]) -> Option<Vec<Waiting>> {
+    fn next(&self, of: &[u8]) -> Option<Vec<WaitingProofs>> {
         let mut queues = self.lock();
         let queue = queues.get_mut(of)?;
         queue.retain(|waiting| !waiting.reply.is_closed());
@@ -102,7 +102,7 @@ pub async fn prove(
 ) -> Result<AddressProof, Fault> {
     let of = holders.root.public_key.clone();
     let (reply, answer) = oneshot::channel();
-    if queues.join(of.clone(), Waiting { address, reply }) {
+    if queues.join(of.clone(), WaitingProofs { address, reply }) {
         let (services, queues) = (Arc::clone(services), Arc::clone(queues));
         let holders = holders.clone();
         tokio::spawn(async move {
@@ -119,7 +119,7 @@ pub async fn prove(
     }
 }
 
-async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<Waiting>) {
+async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<WaitingProofs>) {
     let ShareHolders {
         vault,
         root,
@@ -128,7 +128,7 @@ async fn ask_cluster(services: &Services, holders: &ShareHolders, batch: Vec<Wai
     } = holders;
     let (addresses, replies): (Vec<_>, Vec<_>) = batch
         .into_iter()
-        .map(|Waiting { address, reply }| (address, reply))
+        .map(|WaitingProofs { address, reply }| (address, reply))
         .unzip();
     let order = AttestOrder {
         session: services.new_session_id(),

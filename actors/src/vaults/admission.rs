@@ -15,7 +15,7 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use super::{
-    capacity::Demand,
+    capacity::CapacityDemand,
     directory,
     vault::{self, AdmissionPermit, NewRequest},
     vault_actors::{VaultActors, answer},
@@ -37,7 +37,7 @@ use crate::{
 const MAX_RESTARTS: u32 = 6;
 
 /// What is to be signed, by which wallet.
-pub struct Proposal {
+pub struct SigningProposal {
     /// What.
     pub content: ProposalContent,
     /// By which wallet, whose address is the payload's.
@@ -96,9 +96,9 @@ pub enum ProposalContent {
 /// Any class; faults name fields of the payload's kind.
 pub async fn admit(
     vaults: &VaultActors,
-    proposal: Proposal,
+    proposal: SigningProposal,
 ) -> Result<wire::SigningRequest, Fault> {
-    let Proposal {
+    let SigningProposal {
         content,
         wallet,
         wallet_version,
@@ -164,7 +164,7 @@ pub async fn admit(
         .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
     let queries = tx_builder::queries(services, wallet.network, &payload);
     let asks = tx_builder::local_chain_data(services, &payload, &queries).is_none();
-    let demand = Demand {
+    let demand = CapacityDemand {
         vault: &vault,
         token,
         client_signer,
@@ -274,7 +274,7 @@ pub async fn admit_own(
     if wallet.status == WalletStatus::Archived {
         return Ok(None);
     }
-    let proposal = Proposal {
+    let proposal = SigningProposal {
         content,
         wallet,
         wallet_version,

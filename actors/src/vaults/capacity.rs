@@ -9,13 +9,13 @@ use covault_core::{
     ids::TokenId,
     networks::{Network, Payload},
     order::NodeId,
-    rate::Unsigned,
+    rate::UnsignedWork,
     wallet::vault::Vault,
 };
 
 use crate::{
     chain_rpc::{ChainQueue, ChainWait},
-    process::limits::Party,
+    process::limits::LimitedParty,
     services::Services,
 };
 
@@ -31,7 +31,7 @@ const AGREED: u64 = 5;
 const FEW: usize = 64;
 
 /// A request that is to continue now.
-pub struct Demand<'a> {
+pub struct CapacityDemand<'a> {
     /// Its vault.
     pub vault: &'a Vault,
     /// Who asked for it.
@@ -46,7 +46,7 @@ pub struct Demand<'a> {
     pub asks: bool,
 }
 
-impl Demand<'_> {
+impl CapacityDemand<'_> {
     /// Refuses what signers would come to later than anyone should wait, or nodes when half of its time is over.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Demand<'_> {
     /// token creates in the meantime, there may be a quarter more before it at the signers.
     ///
     /// # Errors
-    /// As [`Demand::check`].
+    /// As [`CapacityDemand::check`].
     pub fn check_agreed(&self, services: &Services) -> Result<(), Fault> {
         self.check_within(services, AGREED)
     }
@@ -98,7 +98,7 @@ impl Demand<'_> {
     fn beyond_signers(
         &self,
         services: &Services,
-        before: Unsigned,
+        before: UnsignedWork,
         wait: Duration,
         most_ms: u64,
     ) -> Option<Duration> {
@@ -121,8 +121,11 @@ impl Demand<'_> {
         Some(Arc::new(queue.enter(&self.parties())))
     }
 
-    fn parties(&self) -> [Party; 2] {
-        [Party::Token(self.token), Party::Vault(self.vault.id)]
+    fn parties(&self) -> [LimitedParty; 2] {
+        [
+            LimitedParty::Token(self.token),
+            LimitedParty::Vault(self.vault.id),
+        ]
     }
 
     fn queue<'a>(&self, services: &'a Services) -> Option<&'a Arc<ChainQueue>> {
@@ -132,7 +135,7 @@ impl Demand<'_> {
 
     /// How long the signers need before they come to a request that comes now, after so much of its vault, where
     /// someone knows.
-    fn signers_wait(&self, services: &Services, unsigned: Unsigned) -> Option<Duration> {
+    fn signers_wait(&self, services: &Services, unsigned: UnsignedWork) -> Option<Duration> {
         let (scheme, of) = self.vault.shares(self.network.curve())?;
         let party = (self.vault.id, self.token);
         let named = self.client_signer;

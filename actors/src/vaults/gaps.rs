@@ -65,7 +65,7 @@ pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<GapSuspect>) {
         }
     };
     let what = "filling a gap in the nonces of an account";
-    tracking::look_after(arriving, what, |suspect| suspect.request, look).await;
+    tracking::process_all(arriving, what, |suspect| suspect.request, look).await;
 }
 
 /// Makes a request that uses a number, unless one uses it. Gives the uuid.

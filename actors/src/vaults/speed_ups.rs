@@ -44,7 +44,7 @@ pub async fn run(vaults: VaultActors, arriving: UnboundedReceiver<SpeedUpDue>) {
         }
     };
     let what = "replacing a transaction that no block includes";
-    tracking::look_after(arriving, what, |due| due.request, look).await;
+    tracking::process_all(arriving, what, |due| due.request, look).await;
 }
 
 /// Makes a replacement, unless there is one, or it is not time for the next. Gives its uuid.

@@ -68,7 +68,7 @@ pub enum Msg {
     /// Goes on with live requests and missing keys.
     Resume,
     /// About the requests that were live before.
-    Resuming(resuming::Step),
+    Resuming(resuming::ResumeStep),
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
     /// Makes a wallet whose number another process on the store was faster to use; those from this
@@ -191,7 +191,7 @@ pub struct VaultState {
     /// Of the actors of live requests.
     failures: HashMap<RequestId, requests::ActorFailures>,
     /// `None` once everything that was live before has an actor.
-    resuming: Option<resuming::Resuming>,
+    resuming: Option<resuming::ResumeProgress>,
     keygens: keys::KeygenWorks,
     works: life::ReshareWorks,
     proof_queues: Arc<ProofQueues>,
@@ -199,7 +199,7 @@ pub struct VaultState {
     /// The places of requests that people have agreed to, until they have actors: those that they had may be just
     /// ending.
     agreed: HashMap<RequestId, AdmissionPermit>,
-    expiry: approving::Expiry,
+    expiry: approving::ApprovalExpiry,
     /// Why keys, or their next shares, are not there yet, as their rows say.
     problems: BTreeMap<Scheme, String>,
     in_use: watch::Sender<SharesInUse>,
@@ -243,12 +243,12 @@ impl Actor for VaultActor {
             ids: HashMap::new(),
             failures: HashMap::new(),
             // Others have its address by now: what they ask for comes after what was there.
-            resuming: Some(resuming::Resuming::new()),
+            resuming: Some(resuming::ResumeProgress::new()),
             keygens: keys::KeygenWorks::new(),
             proof_queues: Arc::default(),
             proving: proving::ProofWork::default(),
             agreed: HashMap::new(),
-            expiry: approving::Expiry::default(),
+            expiry: approving::ApprovalExpiry::default(),
             problems,
         })
     }

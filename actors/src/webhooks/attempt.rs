@@ -18,7 +18,7 @@ use crate::{
     services::Services,
     store::{
         Batch, CommitError, Precondition,
-        deposit_rows::{self, Delivery, NoticeAfterRow, NoticeRow, WebhookSecretRow},
+        deposit_rows::{self, NoticeAfterRow, NoticeDelivery, NoticeRow, WebhookSecretRow},
         rows,
     },
 };
@@ -52,7 +52,7 @@ pub enum AttemptEnd {
 }
 
 /// One try.
-pub(super) struct Attempt {
+pub(super) struct DeliveryAttempt {
     pub(super) services: Arc<Services>,
     pub(super) keys: Arc<WebhookKeys>,
     pub(super) sender: Arc<WebhookSender>,
@@ -62,7 +62,7 @@ pub(super) struct Attempt {
     pub(super) due_ms: u64,
 }
 
-impl Attempt {
+impl DeliveryAttempt {
     pub(super) async fn run(self) -> Result<AttemptEnd, Fault> {
         let services = &self.services;
         let (token, _) = self.destination;
@@ -111,15 +111,15 @@ impl Attempt {
         ))
     }
 
-    fn count(&self, delivery: Option<&Delivery>) {
+    fn count(&self, delivery: Option<&NoticeDelivery>) {
         let mut counts = self.services.counters.webhooks.lock();
         match delivery {
             None => {}
-            Some(Delivery::Delivered { .. }) => {
+            Some(NoticeDelivery::Delivered { .. }) => {
                 counts.delivered = counts.delivered.saturating_add(1);
             }
-            Some(Delivery::Waiting { .. }) => counts.failed = counts.failed.saturating_add(1),
-            Some(Delivery::Dead { .. }) => {
+            Some(NoticeDelivery::Waiting { .. }) => counts.failed = counts.failed.saturating_add(1),
+            Some(NoticeDelivery::Dead { .. }) => {
                 counts.failed = counts.failed.saturating_add(1);
                 counts.dead = counts.dead.saturating_add(1);
             }
@@ -131,7 +131,7 @@ impl Attempt {
         &self,
         sent: &Result<(), String>,
         began_ms: u64,
-    ) -> Result<(Batch, Option<Delivery>), Fault> {
+    ) -> Result<(Batch, Option<NoticeDelivery>), Fault> {
         let services = &self.services;
         let (token, network) = self.destination;
         let now_ms = services.now_ms();
@@ -149,23 +149,23 @@ impl Attempt {
         let tries = row.attempts;
         row.attempts = tries.saturating_add(1);
         row.delivery = match sent {
-            Ok(()) => Delivery::Delivered { at_ms: now_ms },
+            Ok(()) => NoticeDelivery::Delivered { at_ms: now_ms },
             Err(problem) => {
                 let problem: String = problem.chars().take(MAX_PROBLEM).collect();
                 let is_over = now_ms.saturating_sub(first_ms) >= PATIENCE_MS;
                 match is_over && row.attempts >= LEAST_TRIES {
-                    true => Delivery::Dead {
+                    true => NoticeDelivery::Dead {
                         at_ms: now_ms,
                         problem,
                     },
-                    false => Delivery::Waiting { problem },
+                    false => NoticeDelivery::Waiting { problem },
                 }
             }
         };
         if let Some(over_at_ms) = row.over_at_ms() {
             let age = deposit_rows::notice_age(over_at_ms, self.id);
             batch.put(age, Precondition::Any, rows::encode(&())?);
-            if let Delivery::Dead { problem, .. } = &row.delivery {
+            if let NoticeDelivery::Dead { problem, .. } = &row.delivery {
                 tracing::error!(id = %self.id, %token, problem, "a webhook is given up; covault webhook replay sends it again");
             }
             let after = deposit_rows::notice_after(self.id);

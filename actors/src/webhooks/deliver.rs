@@ -22,7 +22,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use reqwest::Url;
 
 use super::{
-    attempt::{Attempt, AttemptEnd, Destination, pause_ms},
+    attempt::{AttemptEnd, DeliveryAttempt, Destination, pause_ms},
     budget::DeliveryBudget,
     published,
     sender::WebhookSender,
@@ -58,7 +58,7 @@ pub enum Msg {
 
 /// An event that is not to be begun now.
 #[derive(Clone, Copy)]
-enum Held {
+enum PostponedEvent {
     /// It is on its way.
     OnTheWay {
         /// How often in a row its outcome could not be stored.
@@ -81,7 +81,7 @@ pub struct DeliveryState {
     /// `None`: this process has no key, and sends nothing.
     means: Option<(Arc<WebhookKeys>, Arc<WebhookSender>)>,
     budgets: HashMap<Destination, DeliveryBudget>,
-    held: HashMap<EventId, Held>,
+    held: HashMap<EventId, PostponedEvent>,
     /// How much is on its way.
     on_the_way: usize,
     /// A look was asked for, and not begun yet.
@@ -303,10 +303,10 @@ impl DeliveryState {
         looks_late: bool,
     ) -> Result<(), Fault> {
         for (due_ms, id, failures) in self.due(services, destination, looks_late).await? {
-            self.held.insert(id, Held::OnTheWay { failures });
+            self.held.insert(id, PostponedEvent::OnTheWay { failures });
             self.budgets.entry(destination).or_default().begin();
             self.on_the_way = self.on_the_way.saturating_add(1);
-            let attempt = Attempt {
+            let attempt = DeliveryAttempt {
                 services: Arc::clone(services),
                 keys: Arc::clone(keys),
                 sender: Arc::clone(sender),
@@ -378,8 +378,8 @@ impl DeliveryState {
     fn may_begin(&self, id: EventId) -> Option<u32> {
         match self.held.get(&id) {
             None => Some(0),
-            Some(Held::OnTheWay { .. }) => None,
-            Some(Held::Until { at_ms, failures }) => {
+            Some(PostponedEvent::OnTheWay { .. }) => None,
+            Some(PostponedEvent::Until { at_ms, failures }) => {
                 (self.services.monotonic.elapsed_ms() >= *at_ms).then_some(*failures)
             }
         }
@@ -393,11 +393,11 @@ impl DeliveryState {
             AttemptEnd::NotSent => None,
             AttemptEnd::NotWritten => {
                 let failures = match before {
-                    Some(Held::OnTheWay { failures }) => failures,
-                    Some(Held::Until { .. }) | None => 0,
+                    Some(PostponedEvent::OnTheWay { failures }) => failures,
+                    Some(PostponedEvent::Until { .. }) | None => 0,
                 };
                 let pause_ms = pause_ms(&self.services, failures);
-                let held = Held::Until {
+                let held = PostponedEvent::Until {
                     at_ms: self
                         .services
                         .monotonic
@@ -428,7 +428,7 @@ async fn waiting(services: &Services) -> Result<u64, Fault> {
 }
 
 /// Sends one event, and tells the actor its outcome.
-fn begin(attempt: Attempt, myself: ActorRef<Msg>) {
+fn begin(attempt: DeliveryAttempt, myself: ActorRef<Msg>) {
     let (destination, id) = (attempt.destination, attempt.id);
     let told = EndToBeTold {
         myself,

@@ -81,11 +81,11 @@ mod tests {
         chain_rpc::ChainClients,
         services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
-        store::{deposit_rows::Delivery, memory::MemoryStore, rows},
+        store::{deposit_rows::NoticeDelivery, memory::MemoryStore, rows},
         testing::NoSigners,
     };
 
-    fn notice(delivery: Delivery) -> NoticeRow {
+    fn notice(delivery: NoticeDelivery) -> NoticeRow {
         let owner = AddressOwner {
             token: TokenId::from_bytes([1; 16]),
             reference: String::new(),
@@ -136,7 +136,7 @@ mod tests {
         };
         let services = Services::new(parts, Listeners::none());
         let mut batch = Batch::new();
-        let mut add = |number: u8, at_ms: u64, delivery: Delivery| {
+        let mut add = |number: u8, at_ms: u64, delivery: NoticeDelivery| {
             let id = EventId([number; 16]);
             let row = rows::encode(&notice(delivery)).unwrap();
             batch.put(deposit_rows::notice(id), Precondition::Absent, row);
@@ -149,17 +149,17 @@ mod tests {
         let problem = String::new;
         // More than one commit takes.
         for number in 0..100 {
-            add(number, 10, Delivery::Delivered { at_ms: 10 });
+            add(number, 10, NoticeDelivery::Delivered { at_ms: 10 });
         }
-        let dead = Delivery::Dead {
+        let dead = NoticeDelivery::Dead {
             at_ms: 11,
             problem: problem(),
         };
         add(100, 11, dead);
         // Sent again since: it waits, or has another time.
-        add(101, 11, Delivery::Waiting { problem: problem() });
-        add(102, 11, Delivery::Delivered { at_ms: 50 });
-        add(103, 12, Delivery::Delivered { at_ms: 12 });
+        add(101, 11, NoticeDelivery::Waiting { problem: problem() });
+        add(102, 11, NoticeDelivery::Delivered { at_ms: 50 });
+        add(103, 12, NoticeDelivery::Delivered { at_ms: 12 });
         services.store.commit(batch).await.unwrap();
         let left = async |space| {
             let all = Scan::prefix(space, &[], 1_000);

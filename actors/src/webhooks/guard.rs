@@ -56,7 +56,7 @@ const METADATA: [IpAddr; 5] = [
 
 /// Why an address is not sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum BlockedAddress {
     /// It is not public, and configuration does not open it.
     #[error("{0} is not a public address; webhooks.allow opens networks of your own")]
     NotPublic(IpAddr),
@@ -79,27 +79,27 @@ impl TargetRules {
     /// Whether an address may be sent to.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
+    /// [`BlockedAddress`].
+    pub fn check(&self, address: IpAddr) -> Result<(), BlockedAddress> {
         let address = unwrapped(address);
         if is_never(address) {
-            return Err(Refused::Never(address));
+            return Err(BlockedAddress::Never(address));
         }
         let is_open =
             is_public(address) || self.allow.iter().any(|network| network.contains(&address));
         match is_open {
             true => Ok(()),
-            false => Err(Refused::NotPublic(address)),
+            false => Err(BlockedAddress::NotPublic(address)),
         }
     }
 
     /// Whether a URL may be sent to, as far as it can be told without looking up its name.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn check_url(&self, url: &Url) -> Result<(), Refused> {
+    /// [`BlockedAddress`].
+    pub fn check_url(&self, url: &Url) -> Result<(), BlockedAddress> {
         let Some(host) = url.host_str() else {
-            return Err(Refused::Nothing);
+            return Err(BlockedAddress::Nothing);
         };
         // The parser has made one form of all that an IPv4 address has: decimal, octal, hex, short.
         match host.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -112,10 +112,10 @@ impl TargetRules {
     /// The addresses of a name, if all of them may be sent to.
     ///
     /// # Errors
-    /// [`Refused`]: one of them is enough.
-    fn check_all(&self, addresses: &[SocketAddr]) -> Result<(), Refused> {
+    /// [`BlockedAddress`]: one of them is enough.
+    fn check_all(&self, addresses: &[SocketAddr]) -> Result<(), BlockedAddress> {
         if addresses.is_empty() {
-            return Err(Refused::Nothing);
+            return Err(BlockedAddress::Nothing);
         }
         addresses
             .iter()
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    fn url(rules: &TargetRules, text: &str) -> Result<(), Refused> {
+    fn url(rules: &TargetRules, text: &str) -> Result<(), BlockedAddress> {
         rules.check_url(&Url::parse(text).unwrap())
     }
 
@@ -316,7 +316,7 @@ mod tests {
         ] {
             let refused = url(&rules, &format!("http://{never}/"));
             assert!(
-                matches!(refused, Err(Refused::Never(_))),
+                matches!(refused, Err(BlockedAddress::Never(_))),
                 "{never}: {refused:?}"
             );
         }
@@ -339,7 +339,7 @@ mod tests {
         ] {
             let refused = url(&rules, &format!("http://{never}/"));
             assert!(
-                matches!(refused, Err(Refused::Never(_))),
+                matches!(refused, Err(BlockedAddress::Never(_))),
                 "{never}: {refused:?}"
             );
         }

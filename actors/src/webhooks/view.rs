@@ -2,7 +2,7 @@
 
 use covault_core::{deposit::event::EventId, fault::Fault, schema::admin};
 
-use crate::store::deposit_rows::{Delivery, NoticeRow};
+use crate::store::deposit_rows::{NoticeDelivery, NoticeRow};
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,16 @@ impl DeliveryFilter {
     }
 
     /// Whether it is one of them.
-    pub fn takes(self, delivery: &Delivery) -> bool {
+    pub fn takes(self, delivery: &NoticeDelivery) -> bool {
         self.0.is_none_or(|name| name == name_of(delivery))
     }
 }
 
-fn name_of(delivery: &Delivery) -> &'static str {
+fn name_of(delivery: &NoticeDelivery) -> &'static str {
     match delivery {
-        Delivery::Waiting { .. } => "waiting",
-        Delivery::Delivered { .. } => "delivered",
-        Delivery::Dead { .. } => "dead",
+        NoticeDelivery::Waiting { .. } => "waiting",
+        NoticeDelivery::Delivered { .. } => "delivered",
+        NoticeDelivery::Dead { .. } => "dead",
     }
 }
 
@@ -43,8 +43,10 @@ fn name_of(delivery: &Delivery) -> &'static str {
 /// [`covault_core::fault::Class::Bug`] when its body cannot be written.
 pub fn event_message(id: EventId, row: &NoticeRow) -> Result<admin::WebhookEvent, Fault> {
     let problem = match &row.delivery {
-        Delivery::Waiting { problem } | Delivery::Dead { problem, .. } => problem.clone(),
-        Delivery::Delivered { .. } => String::new(),
+        NoticeDelivery::Waiting { problem } | NoticeDelivery::Dead { problem, .. } => {
+            problem.clone()
+        }
+        NoticeDelivery::Delivered { .. } => String::new(),
     };
     Ok(admin::WebhookEvent {
         id: id.to_string(),

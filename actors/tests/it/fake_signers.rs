@@ -23,7 +23,7 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, LaterGenerations, NodeId, ProvenGeneration,
         ReshareOrder, ReshareOutcome, ReshareProof, SigningOrder,
     },
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     signature::{Curve, Signature},
     turns::RequestTurn,
@@ -500,7 +500,7 @@ impl SignerCluster for FakeSigners {
         of: &Generation,
         _party: (VaultId, TokenId),
         _client_signer: Option<NodeId>,
-        unsigned: Unsigned,
+        unsigned: UnsignedWork,
     ) -> Option<std::time::Duration> {
         assert!(!of.holders.is_empty());
         let for_each = *self.wait_for_each.lock().unwrap();

@@ -52,7 +52,7 @@ mod giving_up;
 mod held_store;
 mod http_double;
 mod idempotency;
-mod keeping_liar;
+mod keeping_byzantine_node;
 mod late_answer;
 mod lists;
 #[path = "../../../tests/support/log.rs"]

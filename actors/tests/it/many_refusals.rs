@@ -26,7 +26,7 @@ use covault_core::{
 
 use crate::{
     evm_anvil::Anvil,
-    keeping_liar::{Liar, fails_as_paid, honest, patient, refused_by_all},
+    keeping_byzantine_node::{Liar, fails_as_paid, honest, patient, refused_by_all},
     numbers_behind::{Numbered, failed},
     rebroadcast::{aptos_wallet, pass, pay_aptos},
     tracker::until_status,

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::{
     evm_anvil::Anvil,
-    keeping_liar::{honest, patient},
+    keeping_byzantine_node::{honest, patient},
     many_refusals::forget_refused,
     rebroadcast::noted,
     timed_double::{LIFE_MS, TimedDouble},

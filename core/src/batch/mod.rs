@@ -20,7 +20,7 @@ use crate::{
 pub use machine::{
     BatchEvent, BatchProgress, BatchRequest, BatchStage, BatchState, BatchStep, MAX_REQUESTS,
 };
-pub use payment::{BatchPayload, WireEcho, WireKind};
+pub use payment::{BatchPayload, BatchWireEcho, BatchWireKind};
 
 /// Most characters (Unicode scalar values) of a batch's name.
 pub const MAX_NAME: usize = 85;

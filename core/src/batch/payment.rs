@@ -13,16 +13,16 @@ use crate::{
 };
 
 /// The batch kind of a create request, on the wire.
-pub type WireKind = wire::create_batch_payment_request::Type;
+pub type BatchWireKind = wire::create_batch_payment_request::Type;
 /// The batch kind of a batch payment in a response, on the wire.
-pub type WireEcho = wire::batch_payment::Type;
+pub type BatchWireEcho = wire::batch_payment::Type;
 
 /// Any fee rate that the check takes, in sat/vB: a batch names none, the one who completes it does.
 const SOME_FEE_RATE: u64 = 1;
 
 /// A checked batch kind, in canonical form: canonical addresses, everything else as it came.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BatchPayload(WireKind);
+pub struct BatchPayload(BatchWireKind);
 
 impl BatchPayload {
     /// Checks everything that does not depend on wallet, configuration or chain: 1 to 254
@@ -33,13 +33,13 @@ impl BatchPayload {
     /// # Errors
     /// [`Class::Invalid`] with the path of the field, e.g.
     /// `evmBatchSendNative.recipients[3].amount`.
-    pub fn parse(kind: &WireKind) -> Result<Self, Fault> {
+    pub fn parse(kind: &BatchWireKind) -> Result<Self, Fault> {
         let parsed = match kind {
-            WireKind::EvmBatchSendNative(wire) => evm_native(wire),
-            WireKind::EvmBatchSendErc20(wire) => evm_erc20(wire),
-            WireKind::BtcBatchSendNative(wire) => bitcoin_native(wire),
-            WireKind::SuiBatchSendNative(wire) => sui_native(wire),
-            WireKind::SuiBatchSendCoin(wire) => sui_coin(wire),
+            BatchWireKind::EvmBatchSendNative(wire) => evm_native(wire),
+            BatchWireKind::EvmBatchSendErc20(wire) => evm_erc20(wire),
+            BatchWireKind::BtcBatchSendNative(wire) => bitcoin_native(wire),
+            BatchWireKind::SuiBatchSendNative(wire) => sui_native(wire),
+            BatchWireKind::SuiBatchSendCoin(wire) => sui_coin(wire),
         };
         let parsed = parsed.and_then(|canonical| {
             let payment = Self(canonical);
@@ -81,42 +81,46 @@ impl BatchPayload {
     /// The sender's address in canonical form.
     pub fn from(&self) -> &str {
         match &self.0 {
-            WireKind::EvmBatchSendNative(wire) => &wire.from,
-            WireKind::EvmBatchSendErc20(wire) => &wire.from,
-            WireKind::BtcBatchSendNative(wire) => &wire.from,
-            WireKind::SuiBatchSendNative(wire) => &wire.from,
-            WireKind::SuiBatchSendCoin(wire) => &wire.from,
+            BatchWireKind::EvmBatchSendNative(wire) => &wire.from,
+            BatchWireKind::EvmBatchSendErc20(wire) => &wire.from,
+            BatchWireKind::BtcBatchSendNative(wire) => &wire.from,
+            BatchWireKind::SuiBatchSendNative(wire) => &wire.from,
+            BatchWireKind::SuiBatchSendCoin(wire) => &wire.from,
         }
     }
 
     /// The network of the wallets that the kind is for.
     pub fn network(&self) -> Network {
         match &self.0 {
-            WireKind::EvmBatchSendNative(_) | WireKind::EvmBatchSendErc20(_) => Network::Evm,
-            WireKind::BtcBatchSendNative(_) => Network::Bitcoin,
-            WireKind::SuiBatchSendNative(_) | WireKind::SuiBatchSendCoin(_) => Network::Sui,
+            BatchWireKind::EvmBatchSendNative(_) | BatchWireKind::EvmBatchSendErc20(_) => {
+                Network::Evm
+            }
+            BatchWireKind::BtcBatchSendNative(_) => Network::Bitcoin,
+            BatchWireKind::SuiBatchSendNative(_) | BatchWireKind::SuiBatchSendCoin(_) => {
+                Network::Sui
+            }
         }
     }
 
     /// The chain id that the payment names, where its kind has one.
     pub fn chain_id(&self) -> Option<u64> {
         match &self.0 {
-            WireKind::EvmBatchSendNative(wire) => Some(wire.chain_id),
-            WireKind::EvmBatchSendErc20(wire) => Some(wire.chain_id),
-            WireKind::BtcBatchSendNative(_)
-            | WireKind::SuiBatchSendNative(_)
-            | WireKind::SuiBatchSendCoin(_) => None,
+            BatchWireKind::EvmBatchSendNative(wire) => Some(wire.chain_id),
+            BatchWireKind::EvmBatchSendErc20(wire) => Some(wire.chain_id),
+            BatchWireKind::BtcBatchSendNative(_)
+            | BatchWireKind::SuiBatchSendNative(_)
+            | BatchWireKind::SuiBatchSendCoin(_) => None,
         }
     }
 
     /// Who gets what, in order.
     pub fn recipients(&self) -> &[BatchPaymentRecipient] {
         match &self.0 {
-            WireKind::EvmBatchSendNative(wire) => &wire.recipients,
-            WireKind::EvmBatchSendErc20(wire) => &wire.recipients,
-            WireKind::BtcBatchSendNative(wire) => &wire.recipients,
-            WireKind::SuiBatchSendNative(wire) => &wire.recipients,
-            WireKind::SuiBatchSendCoin(wire) => &wire.recipients,
+            BatchWireKind::EvmBatchSendNative(wire) => &wire.recipients,
+            BatchWireKind::EvmBatchSendErc20(wire) => &wire.recipients,
+            BatchWireKind::BtcBatchSendNative(wire) => &wire.recipients,
+            BatchWireKind::SuiBatchSendNative(wire) => &wire.recipients,
+            BatchWireKind::SuiBatchSendCoin(wire) => &wire.recipients,
         }
     }
 
@@ -160,7 +164,7 @@ impl BatchPayload {
     /// The token of which a contract needs an allowance; `None` where none is needed.
     pub fn allowance_token(&self) -> Option<&str> {
         match &self.0 {
-            WireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
+            BatchWireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
             _ => None,
         }
     }
@@ -168,8 +172,8 @@ impl BatchPayload {
     /// The contract or type of the token that is paid; `None` for the coin.
     pub fn token(&self) -> Option<&str> {
         match &self.0 {
-            WireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
-            WireKind::SuiBatchSendCoin(wire) => Some(&wire.coin_tag),
+            BatchWireKind::EvmBatchSendErc20(wire) => Some(&wire.token_contract_address),
+            BatchWireKind::SuiBatchSendCoin(wire) => Some(&wire.coin_tag),
             _ => None,
         }
     }
@@ -197,25 +201,25 @@ impl BatchPayload {
     /// [`Class::WrongState`] when it needs a contract and there is none, [`Class::Bug`] when it needs no such request.
     pub fn payload(&self, stage: BatchStage, contract: Option<&str>) -> Result<Payload, Fault> {
         let kind = match (&self.0, stage) {
-            (WireKind::BtcBatchSendNative(wire), BatchStage::Send) => {
+            (BatchWireKind::BtcBatchSendNative(wire), BatchStage::Send) => {
                 let payload = bitcoin::batch(wire, SOME_FEE_RATE)?;
                 return Ok(Payload::Bitcoin(payload.with_level(FeeLevel::Normal)));
             }
-            (WireKind::SuiBatchSendNative(wire), BatchStage::Send) => {
+            (BatchWireKind::SuiBatchSendNative(wire), BatchStage::Send) => {
                 let payment = sui::batch_native(wire)?;
                 return Ok(Payload::Sui(sui::SuiPayload::Payment(payment)));
             }
-            (WireKind::SuiBatchSendCoin(wire), BatchStage::Send) => {
+            (BatchWireKind::SuiBatchSendCoin(wire), BatchStage::Send) => {
                 let payment = sui::batch_coin(wire)?;
                 return Ok(Payload::Sui(sui::SuiPayload::Payment(payment)));
             }
-            (WireKind::EvmBatchSendNative(wire), BatchStage::Send) => wire::EvmSendCustom {
+            (BatchWireKind::EvmBatchSendNative(wire), BatchStage::Send) => wire::EvmSendCustom {
                 to: self.contract(contract)?.to_checksum(None),
                 value: self.total().to_string(),
                 input: evm_call(None, &wire.recipients)?,
                 ..evm_custom(wire.chain_id, &wire.from)
             },
-            (WireKind::EvmBatchSendErc20(wire), stage) => {
+            (BatchWireKind::EvmBatchSendErc20(wire), stage) => {
                 let token = evm::parse_field("token", &wire.token_contract_address)?;
                 let contract = self.contract(contract)?;
                 let (to, input) = match stage {
@@ -259,13 +263,13 @@ impl BatchPayload {
     }
 
     /// The payment as a response shows it.
-    pub fn echo(&self) -> WireEcho {
+    pub fn echo(&self) -> BatchWireEcho {
         match self.0.clone() {
-            WireKind::EvmBatchSendNative(wire) => WireEcho::EvmBatchSendNative(wire),
-            WireKind::EvmBatchSendErc20(wire) => WireEcho::EvmBatchSendErc20(wire),
-            WireKind::BtcBatchSendNative(wire) => WireEcho::BtcBatchSendNative(wire),
-            WireKind::SuiBatchSendNative(wire) => WireEcho::SuiBatchSendNative(wire),
-            WireKind::SuiBatchSendCoin(wire) => WireEcho::SuiBatchSendCoin(wire),
+            BatchWireKind::EvmBatchSendNative(wire) => BatchWireEcho::EvmBatchSendNative(wire),
+            BatchWireKind::EvmBatchSendErc20(wire) => BatchWireEcho::EvmBatchSendErc20(wire),
+            BatchWireKind::BtcBatchSendNative(wire) => BatchWireEcho::BtcBatchSendNative(wire),
+            BatchWireKind::SuiBatchSendNative(wire) => BatchWireEcho::SuiBatchSendNative(wire),
+            BatchWireKind::SuiBatchSendCoin(wire) => BatchWireEcho::SuiBatchSendCoin(wire),
         }
     }
 
@@ -279,32 +283,34 @@ impl BatchPayload {
     }
 }
 
-fn name(kind: &WireKind) -> &'static str {
+fn name(kind: &BatchWireKind) -> &'static str {
     match kind {
-        WireKind::EvmBatchSendNative(_) => "evmBatchSendNative",
-        WireKind::EvmBatchSendErc20(_) => "evmBatchSendErc20",
-        WireKind::BtcBatchSendNative(_) => "btcBatchSendNative",
-        WireKind::SuiBatchSendNative(_) => "suiBatchSendNative",
-        WireKind::SuiBatchSendCoin(_) => "suiBatchSendCoin",
+        BatchWireKind::EvmBatchSendNative(_) => "evmBatchSendNative",
+        BatchWireKind::EvmBatchSendErc20(_) => "evmBatchSendErc20",
+        BatchWireKind::BtcBatchSendNative(_) => "btcBatchSendNative",
+        BatchWireKind::SuiBatchSendNative(_) => "suiBatchSendNative",
+        BatchWireKind::SuiBatchSendCoin(_) => "suiBatchSendCoin",
     }
 }
 
-fn evm_native(wire: &wire::EvmBatchSendNative) -> Result<WireKind, Fault> {
-    Ok(WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
-        chain_id: chain_id(wire.chain_id)?,
-        from: address("from", &wire.from)?,
-        recipients: evm_recipients(&wire.recipients)?,
-    }))
+fn evm_native(wire: &wire::EvmBatchSendNative) -> Result<BatchWireKind, Fault> {
+    Ok(BatchWireKind::EvmBatchSendNative(
+        wire::EvmBatchSendNative {
+            chain_id: chain_id(wire.chain_id)?,
+            from: address("from", &wire.from)?,
+            recipients: evm_recipients(&wire.recipients)?,
+        },
+    ))
 }
 
-fn evm_erc20(wire: &wire::EvmBatchSendErc20) -> Result<WireKind, Fault> {
+fn evm_erc20(wire: &wire::EvmBatchSendErc20) -> Result<BatchWireKind, Fault> {
     let token = evm::parse_field("tokenContractAddress", &wire.token_contract_address)?;
     let recipients = evm_recipients(&wire.recipients)?;
     for (index, recipient) in recipients.iter().enumerate() {
         let at = format!("recipients[{index}].address");
         evm::check_token_recipient(&at, evm::parse_field(&at, &recipient.address)?, token)?;
     }
-    Ok(WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+    Ok(BatchWireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
         chain_id: chain_id(wire.chain_id)?,
         from: address("from", &wire.from)?,
         token_contract_address: token.to_checksum(None),
@@ -312,30 +318,34 @@ fn evm_erc20(wire: &wire::EvmBatchSendErc20) -> Result<WireKind, Fault> {
     }))
 }
 
-fn bitcoin_native(wire: &wire::BtcBatchSendNative) -> Result<WireKind, Fault> {
+fn bitcoin_native(wire: &wire::BtcBatchSendNative) -> Result<BatchWireKind, Fault> {
     let payload = bitcoin::batch(wire, SOME_FEE_RATE)?;
     let payment = payload.payment();
     let outputs = payment.outputs.iter();
-    Ok(WireKind::BtcBatchSendNative(wire::BtcBatchSendNative {
-        from: payment.from.clone(),
-        recipients: canonical(
-            &wire.recipients,
-            outputs.map(|output| (output.to.to_string(), output.satoshi.to_string())),
-        ),
-    }))
+    Ok(BatchWireKind::BtcBatchSendNative(
+        wire::BtcBatchSendNative {
+            from: payment.from.clone(),
+            recipients: canonical(
+                &wire.recipients,
+                outputs.map(|output| (output.to.to_string(), output.satoshi.to_string())),
+            ),
+        },
+    ))
 }
 
-fn sui_native(wire: &wire::SuiBatchSendNative) -> Result<WireKind, Fault> {
+fn sui_native(wire: &wire::SuiBatchSendNative) -> Result<BatchWireKind, Fault> {
     let payment = sui::batch_native(wire)?;
-    Ok(WireKind::SuiBatchSendNative(wire::SuiBatchSendNative {
-        recipients: sui_recipients(&wire.recipients, &payment),
-        from: payment.from,
-    }))
+    Ok(BatchWireKind::SuiBatchSendNative(
+        wire::SuiBatchSendNative {
+            recipients: sui_recipients(&wire.recipients, &payment),
+            from: payment.from,
+        },
+    ))
 }
 
-fn sui_coin(wire: &wire::SuiBatchSendCoin) -> Result<WireKind, Fault> {
+fn sui_coin(wire: &wire::SuiBatchSendCoin) -> Result<BatchWireKind, Fault> {
     let payment = sui::batch_coin(wire)?;
-    Ok(WireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
+    Ok(BatchWireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
         recipients: sui_recipients(&wire.recipients, &payment),
         from: payment.from,
         coin_tag: payment.coin_type.unwrap_or_default(),

@@ -29,8 +29,8 @@ fn recipient(address: &str, amount: &str) -> wire::BatchPaymentRecipient {
     }
 }
 
-fn evm_native(recipients: Vec<wire::BatchPaymentRecipient>) -> WireKind {
-    WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+fn evm_native(recipients: Vec<wire::BatchPaymentRecipient>) -> BatchWireKind {
+    BatchWireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
         chain_id: 1,
         from: EVM[0].into(),
         recipients,
@@ -38,13 +38,13 @@ fn evm_native(recipients: Vec<wire::BatchPaymentRecipient>) -> WireKind {
 }
 
 /// One good batch of each kind.
-fn kinds() -> Vec<(WireKind, &'static str, Network)> {
+fn kinds() -> Vec<(BatchWireKind, &'static str, Network)> {
     let evm = |amount: &str| vec![recipient(&EVM[1].to_lowercase(), amount)];
     let coin = |digit: &str| vec![recipient(&sui(digit), "7")];
     vec![
         (evm_native(evm("7")), "evmBatchSendNative", Network::Evm),
         (
-            WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+            BatchWireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
                 chain_id: 10,
                 from: EVM[0].to_lowercase(),
                 token_contract_address: EVM[0].to_lowercase(),
@@ -54,7 +54,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
             Network::Evm,
         ),
         (
-            WireKind::BtcBatchSendNative(wire::BtcBatchSendNative {
+            BatchWireKind::BtcBatchSendNative(wire::BtcBatchSendNative {
                 from: BITCOIN[0].to_uppercase(),
                 recipients: vec![recipient(BITCOIN[1], "1000")],
             }),
@@ -62,7 +62,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
             Network::Bitcoin,
         ),
         (
-            WireKind::SuiBatchSendNative(wire::SuiBatchSendNative {
+            BatchWireKind::SuiBatchSendNative(wire::SuiBatchSendNative {
                 from: sui("A"),
                 recipients: coin("b"),
             }),
@@ -70,7 +70,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
             Network::Sui,
         ),
         (
-            WireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
+            BatchWireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
                 from: sui("a"),
                 coin_tag: "0xabc::tok::TOK".into(),
                 recipients: coin("b"),
@@ -81,7 +81,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
     ]
 }
 
-fn refused(kind: &WireKind) -> String {
+fn refused(kind: &BatchWireKind) -> String {
     let fault = BatchPayload::parse(kind).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     fault.message().to_owned()
@@ -122,12 +122,12 @@ fn parse__should_show_addresses_in_canonical_form() {
     ];
     assert_eq!(shown, expected);
     let erc20 = BatchPayload::parse(&kinds()[1].0).unwrap().echo();
-    let WireEcho::EvmBatchSendErc20(erc20) = erc20 else {
+    let BatchWireEcho::EvmBatchSendErc20(erc20) = erc20 else {
         panic!("{erc20:?}")
     };
     assert_eq!(erc20.token_contract_address, EVM[0]);
     let coin = BatchPayload::parse(&kinds()[4].0).unwrap().echo();
-    let WireEcho::SuiBatchSendCoin(coin) = coin else {
+    let BatchWireEcho::SuiBatchSendCoin(coin) = coin else {
         panic!("{coin:?}")
     };
     assert_eq!(
@@ -209,14 +209,14 @@ fn parse__should_check_every_kind_by_its_network() {
     }
 }
 
-fn kind_of(kind: &WireKind, to: Vec<wire::BatchPaymentRecipient>) -> WireKind {
+fn kind_of(kind: &BatchWireKind, to: Vec<wire::BatchPaymentRecipient>) -> BatchWireKind {
     let mut kind = kind.clone();
     let recipients = match &mut kind {
-        WireKind::EvmBatchSendNative(wire) => &mut wire.recipients,
-        WireKind::EvmBatchSendErc20(wire) => &mut wire.recipients,
-        WireKind::BtcBatchSendNative(wire) => &mut wire.recipients,
-        WireKind::SuiBatchSendNative(wire) => &mut wire.recipients,
-        WireKind::SuiBatchSendCoin(wire) => &mut wire.recipients,
+        BatchWireKind::EvmBatchSendNative(wire) => &mut wire.recipients,
+        BatchWireKind::EvmBatchSendErc20(wire) => &mut wire.recipients,
+        BatchWireKind::BtcBatchSendNative(wire) => &mut wire.recipients,
+        BatchWireKind::SuiBatchSendNative(wire) => &mut wire.recipients,
+        BatchWireKind::SuiBatchSendCoin(wire) => &mut wire.recipients,
     };
     *recipients = to;
     kind
@@ -249,7 +249,7 @@ fn parse__should_refuse_more_than_there_can_be_in_all() {
 #[test]
 fn screen__should_know_no_custom_chains() {
     let on = |chain_id| {
-        let kind = WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+        let kind = BatchWireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
             chain_id,
             from: EVM[0].into(),
             recipients: vec![recipient(EVM[1], "1")],

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    lifecycle::{Stage, Tell},
+    lifecycle::{OwnerNotice, Stage},
     transfer::{BlockRef, OwnedTransfer, TransferIndex},
 };
 use crate::fault::Fault;
@@ -23,7 +23,7 @@ pub struct EventId(pub [u8; 16]);
 
 impl EventId {
     /// The id of what is told.
-    pub fn of(transfer: &OwnedTransfer, tell: &Tell) -> Self {
+    pub fn of(transfer: &OwnedTransfer, tell: &OwnerNotice) -> Self {
         let hash = Sha256::new()
             .chain_update(DOMAIN)
             // The parts have fixed lengths.
@@ -73,7 +73,7 @@ pub struct TransferNotice {
 
 /// The body: snake_case, in this order; 64-bit and larger numbers as texts.
 #[derive(Serialize)]
-struct Body<'a> {
+struct EventBody<'a> {
     id: String,
     event: &'static str,
     network: &'static str,
@@ -108,7 +108,7 @@ impl TransferNotice {
         let hash = hex::encode(transfer.tx);
         // What only a balance shows was moved by nobody knows which transaction.
         let is_seen = transfer.index != TransferIndex::Balance;
-        let body = Body {
+        let body = EventBody {
             id: id.to_string(),
             event: stage.event(),
             network: network.name(),
@@ -174,8 +174,8 @@ mod tests {
         }
     }
 
-    fn tell(stage: Stage, round: u32) -> Tell {
-        Tell {
+    fn tell(stage: Stage, round: u32) -> OwnerNotice {
+        OwnerNotice {
             stage,
             block: block(7),
             round,
@@ -186,7 +186,7 @@ mod tests {
     fn ids__should_differ_by_all_that_is_told_and_by_nothing_else() {
         let one = owned(FollowedChain::Evm(1));
         let mut all = BTreeSet::new();
-        let mut add = |transfer: &OwnedTransfer, tell: Tell| {
+        let mut add = |transfer: &OwnedTransfer, tell: OwnerNotice| {
             assert!(all.insert(EventId::of(transfer, &tell)), "{transfer:?}");
         };
         for stage in [Stage::Confirmed, Stage::Finalized, Stage::Reverted] {
@@ -217,7 +217,7 @@ mod tests {
             first,
         );
         // The block is not in it: anyone who finds the transfer in another one tells the same.
-        let moved = Tell {
+        let moved = OwnerNotice {
             block: block(8),
             ..first
         };

@@ -63,7 +63,7 @@ pub struct TransferStep {
     /// The next state; `None`: nothing is left of it.
     pub next: Option<TransferState>,
     /// What the owner is told, with the block that it is about and the round.
-    pub tell: Option<Tell>,
+    pub tell: Option<OwnerNotice>,
 }
 
 /// Which news of a transfer.
@@ -98,7 +98,7 @@ impl Stage {
 
 /// What the owner is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tell {
+pub struct OwnerNotice {
     /// What.
     pub stage: Stage,
     /// The block that has, or had, the transfer.
@@ -107,7 +107,7 @@ pub struct Tell {
     pub round: u32,
 }
 
-impl Tell {
+impl OwnerNotice {
     /// What is told of the transfer before this; `None`: nothing.
     pub fn predecessor(&self) -> Option<Self> {
         let (stage, round) = match self.stage {
@@ -161,7 +161,7 @@ pub fn step(state: Option<TransferState>, event: TransferEvent) -> Result<Transf
     };
     let told = |next, stage, block, round| TransferStep {
         next: Some(next),
-        tell: Some(Tell {
+        tell: Some(OwnerNotice {
             stage,
             block,
             round,
@@ -352,7 +352,7 @@ mod tests {
             for (at, (round, stage)) in told.iter().enumerate() {
                 let expected = u32::try_from(at / 2).unwrap();
                 prop_assert_eq!(*round, expected);
-                let tell = Tell { stage: *stage, block: block(5, 1), round: *round };
+                let tell = OwnerNotice { stage: *stage, block: block(5, 1), round: *round };
                 let before = tell.predecessor().map(|tell| (tell.round, tell.stage));
                 prop_assert_eq!(before, at.checked_sub(1).and_then(|at| told.get(at)).copied());
                 match (at % 2, stage) {

@@ -183,7 +183,7 @@ impl Bus for RedisBus {
             sender,
             count: READ_COUNT,
             slow: 0,
-            hearing: Hearing::new(Arc::clone(&self.deaf)),
+            hearing: SubscriptionState::new(Arc::clone(&self.deaf)),
             reasons: SaidReasons::default(),
         };
         // The position is taken before this returns, so that nothing sent from now on is missed;
@@ -222,12 +222,12 @@ impl SaidReasons {
 }
 
 /// Whether one subscription can be read. It cannot before it was.
-struct Hearing {
+struct SubscriptionState {
     deaf: Arc<AtomicUsize>,
     hears: bool,
 }
 
-impl Hearing {
+impl SubscriptionState {
     fn new(deaf: Arc<AtomicUsize>) -> Self {
         deaf.fetch_add(1, Ordering::Relaxed);
         Self { deaf, hears: false }
@@ -243,7 +243,7 @@ impl Hearing {
     }
 }
 
-impl Drop for Hearing {
+impl Drop for SubscriptionState {
     fn drop(&mut self) {
         // What nobody reads blocks nothing.
         self.set(true);
@@ -403,7 +403,7 @@ struct RedisReader {
     count: usize,
     /// Reads in a row that did not arrive in time.
     slow: u32,
-    hearing: Hearing,
+    hearing: SubscriptionState,
     reasons: SaidReasons,
 }
 

@@ -42,7 +42,7 @@ pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum HoldQuery {
     /// Whether it may be signed: all approvals have to be there.
     ToSign,
     /// How long it would be held with the approvals that there are.
@@ -56,7 +56,7 @@ pub(super) fn check<'h>(
     transaction: &WriteTransaction,
     windows: &mut SpendingWindows,
     hold: &'h HoldCheck,
-    asked: Asked,
+    asked: HoldQuery,
     age: &ClaimsAge,
     now_ms: u64,
 ) -> Result<Result<Vec<&'h HoldingRule>, ClaimError>, redb::Error> {
@@ -71,10 +71,10 @@ pub(super) fn check<'h>(
         match (&rule.missing, asked) {
             (None, _) => applying.push(rule),
             // Another policy may have let it through, which was replaced since.
-            (Some(wants), Asked::ToSign) => {
+            (Some(wants), HoldQuery::ToSign) => {
                 return Ok(Err(ClaimError::ApprovalsMissing(wants.clone())));
             }
-            (Some(wants), Asked::ToNote) => {
+            (Some(wants), HoldQuery::ToNote) => {
                 wanted.get_or_insert(wants);
             }
         }
@@ -256,7 +256,7 @@ mod tests {
                 &transaction,
                 &mut windows,
                 &hold,
-                Asked::ToNote,
+                HoldQuery::ToNote,
                 &age,
                 now_ms,
             );

@@ -137,7 +137,7 @@ fn commit(
                 }
             }
             WriteJob::NoteApprovals(hold, now_ms, _) => {
-                let asked = holds::Asked::ToNote;
+                let asked = holds::HoldQuery::ToNote;
                 holds::check(&transaction, windows, hold, asked, age, *now_ms)?.map(|_| Vec::new())
             }
             WriteJob::NoteKey(root, note, _) => {
@@ -233,7 +233,7 @@ fn grant(
                 // Not the latest time of a claim: the clock may have been ahead then.
                 let mut holding = None;
                 if let Some(hold) = &claim.hold {
-                    let (asked, now_ms) = (holds::Asked::ToSign, claim.now_ms);
+                    let (asked, now_ms) = (holds::HoldQuery::ToSign, claim.now_ms);
                     match holds::check(transaction, windows, hold, asked, age, now_ms)? {
                         Ok(applying) => holding = Some((hold, applying)),
                         Err(held) => return Ok(Err(held)),

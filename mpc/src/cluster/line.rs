@@ -2,7 +2,7 @@
 //!
 //! Requests of one key's holders and scheme stand in one line: they wait for places among the same
 //! signers. In a line each token has its turns, however many vaults it has, and of a token each vault, however much
-//! another one has waiting: the next is of the one that got the least while it waited ([`Turns`]). Of one vault and
+//! another one has waiting: the next is of the one that got the least while it waited ([`FairTurns`]). Of one vault and
 //! token, who was accepted first comes first. Who waited for a third of its time goes before all others, so that turns
 //! of others cost nobody its end: of several, the one that has been overdue longest. Those that name a client signer may find no place where others find one: they are
 //! passed by then, and counted apart. Lines have turns likewise, and do not wait for each other.
@@ -16,7 +16,7 @@ use covault_core::{
     ids::{TokenId, VaultId},
     order::NodeId,
     scheme::Scheme,
-    turns::{RequestTurn, Turns},
+    turns::{FairTurns, RequestTurn},
 };
 
 /// Of one line's requests so many that found no place for reasons of their own are passed by, at most, before
@@ -51,21 +51,21 @@ impl LineKey {
 }
 
 /// Whose request it is.
-pub(super) type Party = (VaultId, TokenId);
+pub(super) type LineParty = (VaultId, TokenId);
 
 /// Where a request stands: who was accepted first comes first, also when it comes late, or once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinePlace {
     accepted_ms: u64,
     arrival: u64,
-    party: Party,
+    party: LineParty,
     /// From then on it goes before all others.
     overdue_ms: u64,
 }
 
 /// What a signer could do for the next of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Served {
+pub(super) enum ServeResult {
     /// It waits no more.
     Done,
     /// There is no place for it now, for a reason of its own: others may find one.
@@ -78,7 +78,7 @@ pub(super) enum Served {
 
 /// Inputs that wait and that signers work on, of those that name the same client signer, or none.
 #[derive(Debug, Default)]
-struct Named {
+struct NamedWork {
     /// All that wait.
     places: BTreeSet<LinePlace>,
     /// The same, each with the time from which on it goes before all others.
@@ -92,7 +92,7 @@ struct Named {
 
 /// Who of a vault and token waits, naming the same client signer, or none.
 #[derive(Debug)]
-struct Waiting<T> {
+struct VaultQueue<T> {
     by_place: BTreeMap<LinePlace, (T, usize)>,
     /// Inputs of those.
     work: usize,
@@ -101,32 +101,32 @@ struct Waiting<T> {
 /// Those of a token that wait.
 #[derive(Debug)]
 struct TokenLine<T> {
-    vaults: BTreeMap<VaultId, BTreeMap<Option<NodeId>, Waiting<T>>>,
-    turns: Turns<VaultId>,
+    vaults: BTreeMap<VaultId, BTreeMap<Option<NodeId>, VaultQueue<T>>>,
+    turns: FairTurns<VaultId>,
 }
 
 /// What waits, and what is under way, of one line.
 #[derive(Debug)]
-struct Line<T> {
+struct SigningLine<T> {
     tokens: BTreeMap<TokenId, TokenLine<T>>,
-    turns: Turns<TokenId>,
-    named: BTreeMap<Option<NodeId>, Named>,
+    turns: FairTurns<TokenId>,
+    named: BTreeMap<Option<NodeId>, NamedWork>,
 }
 
 impl<T> Default for TokenLine<T> {
     fn default() -> Self {
         Self {
             vaults: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: FairTurns::default(),
         }
     }
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for SigningLine<T> {
     fn default() -> Self {
         Self {
             tokens: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: FairTurns::default(),
             named: BTreeMap::new(),
         }
     }
@@ -134,15 +134,15 @@ impl<T> Default for Line<T> {
 
 /// Who of a line finds no place now.
 #[derive(Default)]
-struct Passed {
+struct SkippedPlaces {
     places: BTreeSet<LinePlace>,
     /// All that name these.
     named: BTreeSet<Option<NodeId>>,
 }
 
-impl<T> Line<T> {
+impl<T> SigningLine<T> {
     /// Who is next, but for these.
-    fn next(&self, now_ms: u64, but: &Passed) -> Option<(Option<NodeId>, LinePlace)> {
+    fn next(&self, now_ms: u64, but: &SkippedPlaces) -> Option<(Option<NodeId>, LinePlace)> {
         let named = self.named.iter();
         let others = named.filter(|(named, _)| !but.named.contains(*named));
         // Not the oldest: that one may have got new time, and be overdue long after others.
@@ -174,9 +174,9 @@ impl<T> Line<T> {
 #[derive(Debug)]
 pub(super) struct WaitingLines<T> {
     /// By their keys without a client signer.
-    lines: BTreeMap<LineKey, Line<T>>,
+    lines: BTreeMap<LineKey, SigningLine<T>>,
     /// Of lines in which a request waits.
-    turns: Turns<LineKey>,
+    turns: FairTurns<LineKey>,
     /// How many have come.
     arrivals: u64,
     /// How many wait.
@@ -187,7 +187,7 @@ impl<T> Default for WaitingLines<T> {
     fn default() -> Self {
         Self {
             lines: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: FairTurns::default(),
             arrivals: 0,
             waiting: 0,
         }
@@ -196,7 +196,7 @@ impl<T> Default for WaitingLines<T> {
 
 impl<T> WaitingLines<T> {
     /// The place of a request that has come now; kept for all of its waiting.
-    pub(super) fn come(&mut self, turn: RequestTurn, party: Party) -> LinePlace {
+    pub(super) fn come(&mut self, turn: RequestTurn, party: LineParty) -> LinePlace {
         self.arrivals = self.arrivals.saturating_add(1);
         let RequestTurn {
             accepted_ms,
@@ -210,7 +210,7 @@ impl<T> WaitingLines<T> {
         }
     }
 
-    fn named(&self, key: &LineKey) -> Option<&Named> {
+    fn named(&self, key: &LineKey) -> Option<&NamedWork> {
         self.lines.get(&key.line())?.named.get(&key.client_signer)
     }
 
@@ -233,7 +233,7 @@ impl<T> WaitingLines<T> {
         let of_vault = of_token.vaults.entry(vault).or_default();
         let waiting = of_vault
             .entry(key.client_signer)
-            .or_insert_with(|| Waiting {
+            .or_insert_with(|| VaultQueue {
                 by_place: BTreeMap::new(),
                 work: 0,
             });
@@ -287,7 +287,7 @@ impl<T> WaitingLines<T> {
     }
 
     /// Signers begin to work on so many inputs of the line, for this place.
-    pub(super) fn begin(&mut self, key: &LineKey, (vault, token): &Party, work: usize) {
+    pub(super) fn begin(&mut self, key: &LineKey, (vault, token): &LineParty, work: usize) {
         let line_key = key.line();
         self.turns.get(&line_key, work);
         let line = self.lines.entry(line_key).or_default();
@@ -313,7 +313,7 @@ impl<T> WaitingLines<T> {
         let Some(line) = self.lines.get_mut(&line_key) else {
             return;
         };
-        let is_over = |named: &Named| named.places.is_empty() && named.under_way == 0;
+        let is_over = |named: &NamedWork| named.places.is_empty() && named.under_way == 0;
         if line.named.get(&key.client_signer).is_some_and(is_over) {
             line.named.remove(&key.client_signer);
         }
@@ -395,10 +395,10 @@ impl<T> WaitingLines<T> {
         &mut self,
         now_ms: u64,
         concerns: impl Fn(&LineKey) -> bool,
-        mut serve: impl FnMut(&mut Self, &LineKey, LinePlace) -> Served,
+        mut serve: impl FnMut(&mut Self, &LineKey, LinePlace) -> ServeResult,
     ) {
-        let mut passed: BTreeMap<LineKey, Passed> = BTreeMap::new();
-        let none = Passed::default();
+        let mut passed: BTreeMap<LineKey, SkippedPlaces> = BTreeMap::new();
+        let none = SkippedPlaces::default();
         let mut from = Bound::Unbounded;
         loop {
             let mut lines = self.turns.order().range((from, Bound::Unbounded));
@@ -414,13 +414,13 @@ impl<T> WaitingLines<T> {
             };
             let served = serve(self, &key.with(named), place);
             match served {
-                Served::NoneLeft => return,
-                Served::Done => {}
-                Served::Full => {
+                ServeResult::NoneLeft => return,
+                ServeResult::Done => {}
+                ServeResult::Full => {
                     let passed = passed.entry(key.clone()).or_default();
                     passed.named.insert(named);
                 }
-                Served::PassedBy => {
+                ServeResult::PassedBy => {
                     let passed = passed.entry(key.clone()).or_default();
                     // The same one again: nothing would change.
                     if !passed.places.insert(place) || passed.places.len() >= PASSED_BY {

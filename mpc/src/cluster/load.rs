@@ -55,7 +55,7 @@ pub(super) type HeldAt = (Instant, u64);
 
 /// Places of an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct AttemptPlaces {
     line: u64,
     /// Inputs.
     work: usize,
@@ -68,7 +68,7 @@ pub(super) struct SignerLoad {
     /// Inputs that it works on.
     at_work: usize,
     /// The attempts that it works on, those first that are late first.
-    held: BTreeMap<HeldAt, Held>,
+    held: BTreeMap<HeldAt, AttemptPlaces>,
     /// How long attempts with it take, by class; a moving average.
     answers: [Option<Duration>; CLASSES],
     /// It is left alone until then.
@@ -175,7 +175,7 @@ impl SignerLoad {
             .map_or(LATE_UNMEASURED, |usual| (usual * LATE).max(SOONEST_LATE));
         let at = (now + patience, attempt);
         self.at_work = self.at_work.saturating_add(work);
-        self.held.insert(at, Held { line, work });
+        self.held.insert(at, AttemptPlaces { line, work });
         at
     }
 

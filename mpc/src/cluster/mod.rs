@@ -25,7 +25,7 @@ use covault_core::{
     ids::{SessionId, TokenId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     signature::Signature,
     turns::RequestTurn,
@@ -251,7 +251,7 @@ impl Cluster {
         threshold: u16,
         (vault, token): (VaultId, TokenId),
         client_signer: Option<NodeId>,
-        unsigned: Unsigned,
+        unsigned: UnsignedWork,
     ) -> Option<Duration> {
         let needed = usize::from(threshold);
         let ask = SigningAsk::new(scheme, holders, needed, (vault, token), 1)

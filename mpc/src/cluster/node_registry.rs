@@ -16,7 +16,7 @@ use covault_core::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use self::places::Places;
+use self::places::SignerPlaces;
 use super::{
     NodeStatus,
     select_signers::AttemptFailures,
@@ -119,7 +119,7 @@ struct State {
     mistrusted_pairs: HashMap<(NodeId, NodeId), u64>,
     /// Holders of keys we use: they always have a place.
     wanted: HashSet<NodeId>,
-    places: Places,
+    places: SignerPlaces,
     /// Starts of each node that name other ones.
     starts: HashMap<NodeId, BootHistory>,
     /// Nodes whose clocks are off, and when that was last said.

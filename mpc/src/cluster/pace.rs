@@ -30,7 +30,7 @@ pub(super) fn class_of(inputs: usize) -> usize {
 
 /// The times of the attempts that ended well.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct AttemptTimes {
     average: Option<Duration>,
     /// The last ones, without an order.
     last: Vec<Duration>,
@@ -38,7 +38,7 @@ pub(super) struct Pace {
     next: usize,
 }
 
-impl Pace {
+impl AttemptTimes {
     /// An attempt took so long.
     pub(super) fn record(&mut self, took: Duration) {
         self.average = Some(match self.average {
@@ -71,9 +71,9 @@ impl Pace {
 
 /// The times of all attempts with one scheme, by the number of their inputs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paces([Pace; CLASSES]);
+pub(super) struct SchemeTimes([AttemptTimes; CLASSES]);
 
-impl Paces {
+impl SchemeTimes {
     pub(super) fn record(&mut self, class: usize, took: Duration) {
         if let Some(pace) = self.0.get_mut(class) {
             pace.record(took);
@@ -82,10 +82,14 @@ impl Paces {
 
     /// The average of this class; of a smaller one for as many times the inputs where none was measured.
     pub(super) fn average(&self, class: usize) -> Option<Duration> {
-        self.scaled(class, Pace::average)
+        self.scaled(class, AttemptTimes::average)
     }
 
-    fn scaled(&self, class: usize, of: impl Fn(&Pace) -> Option<Duration>) -> Option<Duration> {
+    fn scaled(
+        &self,
+        class: usize,
+        of: impl Fn(&AttemptTimes) -> Option<Duration>,
+    ) -> Option<Duration> {
         let known = self.0.get(..=class)?.iter().rev().zip(0_u32..);
         let mut known = known.filter_map(|(pace, below)| Some((of(pace)?, below)));
         known.next().map(|(took, below)| took * (1 << below))
@@ -102,7 +106,7 @@ impl Paces {
 
     /// When a second team begins beside one that has not answered: after longer than 99 of 100 took.
     pub(super) fn second_after(&self, class: usize, unmeasured: Duration) -> Duration {
-        match self.scaled(class, Pace::slowest_of_hundred) {
+        match self.scaled(class, AttemptTimes::slowest_of_hundred) {
             Some(slow) => slow.max(SOONEST_SECOND),
             None => self.allowance(class, unmeasured) / 2,
         }
@@ -120,8 +124,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn paces(class: usize, times: impl IntoIterator<Item = u64>) -> Paces {
-        let mut paces = Paces::default();
+    fn paces(class: usize, times: impl IntoIterator<Item = u64>) -> SchemeTimes {
+        let mut paces = SchemeTimes::default();
         for took in times {
             paces.record(class, ms(took));
         }
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn allowance__should_be_a_multiple_of_what_attempts_take() {
-        assert_eq!(Paces::default().allowance(0, UNMEASURED), UNMEASURED);
+        assert_eq!(SchemeTimes::default().allowance(0, UNMEASURED), UNMEASURED);
         assert_eq!(paces(0, [500; 9]).allowance(0, UNMEASURED), ms(4_000));
         // Never so short that a machine that stops for a moment ends all of them.
         assert_eq!(paces(0, [2; 9]).allowance(0, UNMEASURED), ms(1_000));
@@ -152,7 +156,10 @@ mod tests {
 
     #[test]
     fn second_team__should_begin_after_longer_than_nearly_all_take() {
-        assert_eq!(Paces::default().second_after(0, UNMEASURED), ms(1_500));
+        assert_eq!(
+            SchemeTimes::default().second_after(0, UNMEASURED),
+            ms(1_500)
+        );
         let most = (0..1_000).map(|number| if number % 50 == 0 { 900 } else { 300 });
         assert_eq!(paces(0, most).second_after(0, UNMEASURED), ms(900));
         let rare = (0..256).map(|number| if number % 200 == 0 { 900 } else { 300 });

@@ -18,7 +18,7 @@ use super::{
     CallGuard, ClusterInner, ExpectedReply, POLL_INTERVAL, REPLY_GRACE_MS, SigningTask,
     line::LinePlace,
     node_registry::places::{SigningAsk, SigningSet},
-    pace::Paces,
+    pace::SchemeTimes,
     select_signers::{AttemptFailures, NoSigningSet},
 };
 use crate::{
@@ -68,13 +68,13 @@ struct SigningRun<'a> {
     next: u32,
     /// Attempts that failed, but for those that were beside others.
     failed: u32,
-    running: Vec<Attempt>,
+    running: Vec<RunningAttempt>,
     /// It has only waited for signers with too much to do.
     crowded: bool,
 }
 
 /// An attempt that runs.
-struct Attempt {
+struct RunningAttempt {
     number: u32,
     /// With their places taken.
     team: SigningSet,
@@ -264,7 +264,7 @@ impl ClusterInner {
         let left = left.saturating_sub(Duration::from_millis(waited_ms));
         match placed {
             // What is begun and cannot be ended takes the place of others.
-            Ok(Ok(_)) if self.node_registry.pace(&run.ask, Paces::average) > Some(left) => {
+            Ok(Ok(_)) if self.node_registry.pace(&run.ask, SchemeTimes::average) > Some(left) => {
                 Placement::Hopeless(None)
             }
             Ok(Ok(team)) => Placement::Team(team),
@@ -311,7 +311,7 @@ impl ClusterInner {
             }
         }
         run.crowded = false;
-        run.running.push(Attempt {
+        run.running.push(RunningAttempt {
             number,
             team,
             sent: Instant::now(),
@@ -440,7 +440,7 @@ impl ClusterInner {
     fn expired(&self, run: &mut SigningRun<'_>) -> Option<(usize, Option<Vec<NodeId>>)> {
         let now_ms = self.clock.now_ms();
         let live = |node: &NodeId| self.node_registry.live(node);
-        let over = |attempt: &Attempt| {
+        let over = |attempt: &RunningAttempt| {
             is_future(attempt.sent_at_ms, now_ms)
                 || now_ms >= attempt.ends_ms.saturating_add(REPLY_GRACE_MS)
         };

@@ -24,7 +24,7 @@ pub struct Unadmitted {
     pub last_seen_ms: u64,
 }
 
-struct Sighting {
+struct NodeSighting {
     name: String,
     heard_ms: u64,
     logged_ms: u64,
@@ -32,7 +32,7 @@ struct Sighting {
 
 #[derive(Default)]
 pub(super) struct UnadmittedNodes {
-    sightings: HashMap<NodeId, Sighting>,
+    sightings: HashMap<NodeId, NodeSighting>,
     /// When it was last logged that there are too many.
     too_many_ms: Option<u64>,
 }
@@ -65,7 +65,7 @@ impl UnadmittedNodes {
             return self.full(now_ms);
         }
         log(&node, &name);
-        let sightings = Sighting {
+        let sightings = NodeSighting {
             name,
             heard_ms: now_ms,
             logged_ms: now_ms,
@@ -106,7 +106,7 @@ impl UnadmittedNodes {
     }
 }
 
-fn forgotten(sightings: &Sighting, now_ms: u64) -> bool {
+fn forgotten(sightings: &NodeSighting, now_ms: u64) -> bool {
     now_ms >= sightings.logged_ms.saturating_add(REMEMBERED_MS)
 }
 

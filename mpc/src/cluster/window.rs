@@ -41,7 +41,7 @@ const MOST_THREADS: usize = 256;
 
 /// What of the present round is known.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct WindowRound {
     began: Instant,
     sessions: usize,
     /// Inputs that were signed.
@@ -54,7 +54,7 @@ struct Round {
 
 /// Which size is tried beside the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trial {
+enum WindowTrial {
     /// Twice as many, at the start.
     Double,
     Larger,
@@ -73,8 +73,8 @@ pub(super) struct Window {
     times: [Option<(f64, f64)>; CLASSES],
     /// Sessions that were begun when the size was another one.
     stale: usize,
-    round: Option<Round>,
-    trial: Trial,
+    round: Option<WindowRound>,
+    trial: WindowTrial,
     /// Inputs per second in the rounds of this trial: of the kept size, of the other one, and again.
     rates: Vec<f64>,
     rest: u32,
@@ -91,7 +91,7 @@ impl Window {
             times: [None; CLASSES],
             stale: 0,
             round: None,
-            trial: Trial::Double,
+            trial: WindowTrial::Double,
             rates: Vec::new(),
             rest: 0,
         }
@@ -128,7 +128,7 @@ impl Window {
             self.stale -= 1;
             return;
         }
-        let round = self.round.get_or_insert(Round {
+        let round = self.round.get_or_insert(WindowRound {
             began: now,
             sessions: 0,
             work: 0,
@@ -149,7 +149,7 @@ impl Window {
     /// The signer says that it has more than it can do.
     pub(super) fn busy(&mut self) {
         self.keep((self.size / 2).max(1));
-        (self.trial, self.rest) = (Trial::Larger, REST);
+        (self.trial, self.rest) = (WindowTrial::Larger, REST);
     }
 
     /// Ends the trial with this size. What brought something is tried again at once.
@@ -157,8 +157,8 @@ impl Window {
         if size == self.kept {
             self.rest = REST;
             self.trial = match self.trial {
-                Trial::Larger => Trial::Smaller,
-                Trial::Double | Trial::Smaller => Trial::Larger,
+                WindowTrial::Larger => WindowTrial::Smaller,
+                WindowTrial::Double | WindowTrial::Smaller => WindowTrial::Larger,
             };
         }
         self.kept = size;
@@ -179,14 +179,14 @@ impl Window {
     /// The size that is tried.
     fn other(&self) -> usize {
         let other = match self.trial {
-            Trial::Double => self.kept * 2,
-            Trial::Larger => self.kept + (self.kept / 2).max(1),
-            Trial::Smaller => self.kept - (self.kept / 3).max(1).min(self.kept),
+            WindowTrial::Double => self.kept * 2,
+            WindowTrial::Larger => self.kept + (self.kept / 2).max(1),
+            WindowTrial::Smaller => self.kept - (self.kept / 3).max(1).min(self.kept),
         };
         other.clamp(self.threads, self.most())
     }
 
-    fn end_round(&mut self, round: Round, lasted: Duration) {
+    fn end_round(&mut self, round: WindowRound, lasted: Duration) {
         self.round = None;
         for (_, best) in self.times.iter_mut().flatten() {
             *best *= FORGET;
@@ -203,7 +203,7 @@ impl Window {
         }
         let slow = round.slowness / count(round.sessions) > SLOW;
         let other = self.other();
-        let pointless = other == self.kept || (self.trial == Trial::Smaller && !slow);
+        let pointless = other == self.kept || (self.trial == WindowTrial::Smaller && !slow);
         if self.rates.is_empty() && pointless {
             self.keep(self.kept);
             return;
@@ -211,8 +211,8 @@ impl Window {
         self.rates
             .push(count(round.work) / lasted.as_secs_f64().max(1e-6));
         let rounds = match self.trial {
-            Trial::Double => 2,
-            Trial::Larger | Trial::Smaller => TRIAL_ROUNDS,
+            WindowTrial::Double => 2,
+            WindowTrial::Larger | WindowTrial::Smaller => TRIAL_ROUNDS,
         };
         if self.rates.len() < rounds {
             let at_kept = self.size == self.kept;
@@ -222,15 +222,17 @@ impl Window {
         let sum = |first: usize| self.rates.iter().skip(first).step_by(2).sum::<f64>();
         let gain = sum(1) / sum(0).max(1e-6) - 1.0;
         match self.trial {
-            Trial::Double if gain > NOISE => {
+            WindowTrial::Double if gain > NOISE => {
                 // On from here: what was measured is of the size that is kept now.
                 self.rates.drain(..1);
                 self.kept = other;
                 self.resize(self.other());
             }
-            Trial::Larger if gain > NOISE => self.keep(other),
-            Trial::Smaller if gain > -NOISE => self.keep(other),
-            Trial::Double | Trial::Larger | Trial::Smaller => self.keep(self.kept),
+            WindowTrial::Larger if gain > NOISE => self.keep(other),
+            WindowTrial::Smaller if gain > -NOISE => self.keep(other),
+            WindowTrial::Double | WindowTrial::Larger | WindowTrial::Smaller => {
+                self.keep(self.kept)
+            }
         }
     }
 }

@@ -80,7 +80,7 @@ pub struct ToldRequest {
 }
 
 /// A question that is being asked; forgotten when it is dropped.
-struct Asking<'a> {
+struct PendingQuestion<'a> {
     relay: &'a ApprovalRelay,
     session: SessionId,
     answers: mpsc::Receiver<(NodeId, NodeAnswer)>,
@@ -89,7 +89,7 @@ struct Asking<'a> {
     until: Instant,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         self.relay.open.lock().remove(&self.session);
     }
@@ -206,7 +206,7 @@ impl ApprovalRelay {
         &self,
         questions: Vec<(NodeId, NodeQuestion)>,
         patience: Duration,
-    ) -> Result<Asking<'_>, Fault> {
+    ) -> Result<PendingQuestion<'_>, Fault> {
         let node = self.node()?;
         let session = SessionId::from_random(random_16(&*node.entropy));
         let (sender, answers) = mpsc::channel(questions.len().max(1));
@@ -221,7 +221,7 @@ impl ApprovalRelay {
             let answers = sender;
             open.insert(session, OpenQuestion { silent, answers });
         }
-        let asking = Asking {
+        let asking = PendingQuestion {
             relay: self,
             session,
             answers,
@@ -263,7 +263,7 @@ impl ApprovalRelay {
     }
 }
 
-impl Asking<'_> {
+impl PendingQuestion<'_> {
     /// The next answer, when one comes in time.
     async fn next(&mut self, patience: Duration) -> Option<(NodeId, NodeAnswer)> {
         self.silent = self.silent.checked_sub(1)?;

@@ -41,7 +41,7 @@ const MAX_ASKED: usize = 4096;
 const MAX_ASKED_BYTES: usize = 64 << 20;
 /// Orders that wait for the answer about one request.
 const MAX_ASKERS: usize = 16;
-/// Request -> what it was asked about ([`Question::intent`]), when it was answered, in milliseconds since the Unix epoch,
+/// Request -> what it was asked about ([`CallbackQuestion::intent`]), when it was answered, in milliseconds since the Unix epoch,
 /// and why not; empty: yes.
 const ANSWERS: TableDefinition<'_, &[u8; 16], (&[u8; 32], u64, &str)> =
     TableDefinition::new("answers.1");
@@ -69,21 +69,21 @@ pub(super) struct ClientSigner {
     places: Semaphore,
     answers: Arc<Database>,
     /// The requests that are being asked about.
-    asking: Mutex<HashMap<RequestId, Question>>,
+    asking: Mutex<HashMap<RequestId, CallbackQuestion>>,
 }
 
 /// What is asked about a request, and who waits for the answer.
-struct Question {
+struct CallbackQuestion {
     /// The [`Approval::id`] without the terms, which are no part of what the program is shown.
     intent: [u8; 32],
     /// Of its payload.
     bytes: usize,
-    askers: Vec<Asker>,
+    askers: Vec<WaitingOrder>,
 }
 
 /// An order that waits for the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Asker {
+struct WaitingOrder {
     orchestrator: NodeId,
     /// Epoch, session, attempt.
     place: (u32, SessionId, u32),
@@ -92,7 +92,7 @@ struct Asker {
 }
 
 /// An answer that was noted, or is to be.
-type Answer = Result<(), String>;
+type CallbackAnswer = Result<(), String>;
 
 fn disk_failed(cause: impl std::fmt::Display) -> Fault {
     Fault::unavailable("a signer's disk failed").caused_by(cause)
@@ -164,7 +164,7 @@ impl ClientSigner {
 fn stored(
     answers: &Database,
     request: RequestId,
-) -> Result<Option<([u8; 32], u64, Answer)>, redb::Error> {
+) -> Result<Option<([u8; 32], u64, CallbackAnswer)>, redb::Error> {
     let table = answers.begin_read()?.open_table(ANSWERS)?;
     let row = table.get(request.as_bytes())?;
     Ok(row.map(|row| {
@@ -182,7 +182,7 @@ fn store(
     request: RequestId,
     intent: &[u8; 32],
     at_ms: u64,
-    answer: &Answer,
+    answer: &CallbackAnswer,
 ) -> Result<(), redb::Error> {
     let no = match answer {
         Ok(()) => "",
@@ -249,7 +249,7 @@ impl Node {
         });
         // As if the answer were a yes: its own policy may want it, too.
         self.check_order(&order, None)?;
-        let asker = Asker {
+        let asker = WaitingOrder {
             orchestrator: header.from,
             place: (header.epoch, header.session, header.attempt),
             signature,
@@ -285,7 +285,7 @@ impl Node {
             }
             Entry::Vacant(place) => {
                 let askers = vec![asker];
-                place.insert(Question {
+                place.insert(CallbackQuestion {
                     intent,
                     bytes,
                     askers,
@@ -360,7 +360,7 @@ impl Node {
         let Some(client) = &self.client else { return };
         let question = client.asking.lock().remove(&request);
         for asker in question.map(|question| question.askers).unwrap_or_default() {
-            let Asker {
+            let WaitingOrder {
                 orchestrator,
                 place: (epoch, session, attempt),
                 signature,

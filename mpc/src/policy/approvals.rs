@@ -19,7 +19,7 @@ pub(super) const HOLD_HOURS: std::ops::RangeInclusive<i64> = 1..=168;
 
 /// How a rule of approval holds what it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct ApprovalHold {
     /// How long after enough approvals, in hours; of [`HOLD_HOURS`].
     pub(super) hours: u64,
     /// Only what pays someone to whom nothing was signed yet that the rule applied to.
@@ -44,12 +44,12 @@ pub(super) struct ApprovalRequirement {
     /// `None`: all.
     pub(super) ways: Option<BTreeSet<ApprovalWay>>,
     /// `None`: it is signed as soon as they have approved it.
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<ApprovalHold>,
 }
 
 /// Why a rule applies to what is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum RuleReason {
     /// Whatever was signed before.
     Always,
     /// Only when the day's sum with it is above this.
@@ -89,7 +89,7 @@ impl ApprovalRequirement {
         outflow: &Outflow,
         unknown: bool,
         amount: impl Fn(&Asset) -> U256,
-    ) -> Option<Reason> {
+    ) -> Option<RuleReason> {
         let here = self.networks.as_ref().is_none_or(|networks| {
             let mut networks = networks.iter();
             networks.any(|network| network.meets(&outflow.place))
@@ -104,15 +104,15 @@ impl ApprovalRequirement {
             return None;
         }
         let Some((asset, above)) = &self.above else {
-            return Some(Reason::Always);
+            return Some(RuleReason::Always);
         };
         let amount = amount(asset);
         let over = |most: Option<U256>| most.is_some_and(|most| amount > most);
         if unknown || over(above.per_request) || over(above.per_day) {
-            return Some(Reason::Always);
+            return Some(RuleReason::Always);
         }
         let day = above.per_day.filter(|_| !amount.is_zero());
-        day.map(Reason::AboveDay)
+        day.map(RuleReason::AboveDay)
     }
 
     /// Whether this key can give an approval that counts.

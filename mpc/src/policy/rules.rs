@@ -17,7 +17,7 @@ use covault_core::{
 use super::{
     AmountLimit, JudgingScope, PolicyRequest, PolicyScope, PolicyVerdict, Spending,
     SpendingCounter,
-    approvals::{ApplyingRule, ApprovalRequirement, Reason, is_unknown},
+    approvals::{ApplyingRule, ApprovalRequirement, RuleReason, is_unknown},
     over_day,
 };
 
@@ -104,8 +104,8 @@ impl ScopeRules {
             let amount = |asset: &Asset| totals.get(asset).copied().unwrap_or_default();
             let day = match rule.applies(payload, outflow, unknown, amount) {
                 None => continue,
-                Some(Reason::Always) => None,
-                Some(Reason::AboveDay(most)) => {
+                Some(RuleReason::Always) => None,
+                Some(RuleReason::AboveDay(most)) => {
                     let asset = rule.above.as_ref().map(|(asset, _)| asset.to_string());
                     let mut spending = verdict.spending.iter().skip(counted);
                     let place = spending.position(|one| Some(&one.counter.asset) == asset.as_ref());

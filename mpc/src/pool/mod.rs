@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 #[cfg(feature = "simulation")]
 use crate::simulated::SimMachine;
 
-pub use queues::{Job, Priority};
-use queues::{JobQueues, Next};
+use queues::{JobQueues, NextJob};
+pub use queues::{PoolJob, Priority};
 
 /// A fixed number of threads and a queue per lane. Nodes of one process share a pool, or threads
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
@@ -142,9 +142,9 @@ impl PoolInner {
                 Some(next) => {
                     drop(queues);
                     let (job, is_idle, running) = match next {
-                        Next::Signing(job, running) => (job, false, Some((running, worked()))),
-                        Next::Keygen(job) => (job, false, None),
-                        Next::Idle(job) => (job, true, None),
+                        NextJob::Signing(job, running) => (job, false, Some((running, worked()))),
+                        NextJob::Keygen(job) => (job, false, None),
+                        NextJob::Idle(job) => (job, true, None),
                     };
                     // A job that panics must not take its thread with it.
                     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
@@ -223,7 +223,7 @@ mod tests {
                 queues.push(priority, Box::new(move || done.send(name).unwrap()));
             }
         }
-        while let Some(Next::Signing(job, _) | Next::Keygen(job)) = queues.next() {
+        while let Some(NextJob::Signing(job, _) | NextJob::Keygen(job)) = queues.next() {
             job();
         }
         let names: Vec<_> = order.try_iter().collect();
@@ -246,12 +246,12 @@ mod tests {
         let mut turns = Vec::new();
         let mut at = 0;
         while let Some(job) = queues.next() {
-            if matches!(job, Next::Idle(_)) {
+            if matches!(job, NextJob::Idle(_)) {
                 turns.push(at);
                 // Until it is done there is no other one.
                 let next = queues
                     .next()
-                    .is_none_or(|next| !matches!(next, Next::Idle(_)));
+                    .is_none_or(|next| !matches!(next, NextJob::Idle(_)));
                 assert!(next);
                 queues.idling = false;
                 at += 1;

@@ -8,7 +8,7 @@ use std::{
 use covault_core::scheme::Scheme;
 
 /// What a pool runs.
-pub type Job = Box<dyn FnOnce() + Send>;
+pub type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// Which jobs go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ struct SigningQueues {
 /// Jobs of one kind.
 #[derive(Default)]
 struct SigningQueue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<PoolJob>,
     /// What it used, and what it did not ask for in time.
     used: Duration,
     /// What one job takes, about.
@@ -70,14 +70,14 @@ pub(super) struct RunningSigning {
 }
 
 /// What runs next.
-pub(super) enum Next {
-    Signing(Job, RunningSigning),
-    Keygen(Job),
-    Idle(Job),
+pub(super) enum NextJob {
+    Signing(PoolJob, RunningSigning),
+    Keygen(PoolJob),
+    Idle(PoolJob),
 }
 
 impl SigningQueues {
-    fn push(&mut self, kind: SigningKind, job: Job) {
+    fn push(&mut self, kind: SigningKind, job: PoolJob) {
         let now = self.now;
         let queue = self.kinds.entry(kind).or_default();
         if queue.jobs.is_empty() {
@@ -87,7 +87,7 @@ impl SigningQueues {
         self.waiting = self.waiting.saturating_add(1);
     }
 
-    fn pop(&mut self) -> Option<(Job, RunningSigning)> {
+    fn pop(&mut self) -> Option<(PoolJob, RunningSigning)> {
         let waiting = self.kinds.iter_mut().filter(|(_, it)| !it.jobs.is_empty());
         let (kind, queue) = waiting.min_by_key(|(_, queue)| queue.used)?;
         let job = queue.jobs.pop_front()?;
@@ -112,8 +112,8 @@ impl SigningQueues {
 #[derive(Default)]
 pub(super) struct JobQueues {
     signing: SigningQueues,
-    keygen: VecDeque<Job>,
-    idle: VecDeque<Job>,
+    keygen: VecDeque<PoolJob>,
+    idle: VecDeque<PoolJob>,
     /// Signing jobs that went before a key generation that waits.
     passed: usize,
     /// Other jobs that went before an idle one that waits.
@@ -124,7 +124,7 @@ pub(super) struct JobQueues {
 }
 
 impl JobQueues {
-    pub(super) fn push(&mut self, priority: Priority, job: Job) {
+    pub(super) fn push(&mut self, priority: Priority, job: PoolJob) {
         match priority {
             Priority::Signing => self.signing.push(None, job),
             Priority::SigningWith(scheme) => self.signing.push(Some(scheme), job),
@@ -134,23 +134,23 @@ impl JobQueues {
     }
 
     /// The next job.
-    pub(super) fn next(&mut self) -> Option<Next> {
+    pub(super) fn next(&mut self) -> Option<NextJob> {
         if self.passed_idle >= MAX_LIVE_IN_A_ROW
             && let Some(job) = self.next_idle()
         {
-            return Some(Next::Idle(job));
+            return Some(NextJob::Idle(job));
         }
         let turn = self.passed >= MAX_SIGNING_IN_A_ROW || self.signing.waiting == 0;
         let live = if turn && let Some(job) = self.keygen.pop_front() {
             self.passed = 0;
-            Some(Next::Keygen(job))
+            Some(NextJob::Keygen(job))
         } else {
             self.passed = match self.keygen.is_empty() {
                 true => 0,
                 false => self.passed.saturating_add(1),
             };
             let next = self.signing.pop();
-            next.map(|(job, running)| Next::Signing(job, running))
+            next.map(|(job, running)| NextJob::Signing(job, running))
         };
         if live.is_some() {
             self.passed_idle = match self.idle.is_empty() {
@@ -159,10 +159,10 @@ impl JobQueues {
             };
             return live;
         }
-        self.next_idle().map(Next::Idle)
+        self.next_idle().map(NextJob::Idle)
     }
 
-    fn next_idle(&mut self) -> Option<Job> {
+    fn next_idle(&mut self) -> Option<PoolJob> {
         if self.idling {
             return None;
         }
@@ -227,7 +227,7 @@ mod tests {
                 push(&mut queues, at);
             }
             busy[thread] = match queues.next() {
-                Some(Next::Signing(job, running)) => {
+                Some(NextJob::Signing(job, running)) => {
                     job();
                     let at = runs.try_recv().unwrap();
                     (now + KINDS[at].1, Some((at, running)))
@@ -275,7 +275,7 @@ mod tests {
         let names = |queues: &mut JobQueues, count: usize| -> Vec<SigningKind> {
             let mut names = Vec::new();
             for _ in 0..count {
-                let Some(Next::Signing(_, running)) = queues.next() else {
+                let Some(NextJob::Signing(_, running)) = queues.next() else {
                     panic!("signing jobs wait");
                 };
                 names.push(running.kind);

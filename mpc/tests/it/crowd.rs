@@ -16,7 +16,7 @@ use covault_core::{
     networks::Network,
     order::{BackupOrder, NodeId},
     port::random_16,
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     signature::Curve,
 };
@@ -224,7 +224,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         let party = (test.vault, TokenId::from_bytes([1; 16]));
         let wait = |of: &[NodeId], of_vault| {
             let cluster = &test.cluster;
-            let unsigned = Unsigned {
+            let unsigned = UnsignedWork {
                 of_vault,
                 of_token: 0,
             };
@@ -237,7 +237,7 @@ async fn request__should_fail_at_once_when_what_came_before_takes_longer() {
         // Another token has nothing here, so that it is heard for longer.
         let other = (test.vault, TokenId::from_bytes([2; 16]));
         let half = {
-            let none = Unsigned::default();
+            let none = UnsignedWork::default();
             test.cluster
                 .expected_wait(scheme, &ours, 2, other, None, none)
         };

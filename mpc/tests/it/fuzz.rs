@@ -369,7 +369,7 @@ fn fuzz__should_find_nothing_in_frost_signing() {
     feed(inputs(500), &samples, |data| fuzz::sign(scheme, data));
     let samples = fuzz::ahead_samples().unwrap();
     assert_eq!(samples.len(), 2);
-    keep("frost_ahead", &samples);
+    keep("frost_preprocess", &samples);
     feed(inputs(500), &samples, fuzz::preprocess);
 }
 

@@ -12,18 +12,18 @@ use covault_core::{
 
 use super::{ssh_signature, visible};
 use crate::{
-    approving::{Asked, calls},
+    approving::{RequestToApprove, calls},
     cli::{answer_json, client::AdminClient, print_line},
     wiring::explain,
 };
 
 /// What became of the requests of one command.
 #[derive(Default)]
-pub(super) struct Results {
+pub(super) struct CallResults {
     done: usize,
 }
 
-impl Results {
+impl CallResults {
     /// Says what became of each, unless the answer itself is shown. Each stands for itself.
     fn add(&mut self, results: &[wire::SigningRequestResult], done: &str, json: bool) {
         for result in results {
@@ -68,12 +68,12 @@ fn failed(uuids: &[String], done: &str, error: &anyhow::Error) {
 /// Brings the approval of all to their vaults. `list` is empty for a single one.
 pub(super) async fn approve(
     client: &AdminClient,
-    all: &[Asked],
+    all: &[RequestToApprove],
     list: &[[u8; 32]],
     proof: &wire::PersonProof,
     json: bool,
-) -> anyhow::Result<Results> {
-    let mut results = Results::default();
+) -> anyhow::Result<CallResults> {
+    let mut results = CallResults::default();
     for ((most_fee, valid_until_ms), group) in calls(all) {
         let request = wire::ApproveSigningRequestsRequest {
             uuids: group.iter().map(|it| it.uuid.clone()).collect(),
@@ -138,8 +138,8 @@ pub(super) async fn reject(
     vaults: &BTreeMap<VaultId, Vec<RequestId>>,
     by: &RejectionSigner<'_>,
     json: bool,
-) -> anyhow::Result<Results> {
-    let mut results = Results::default();
+) -> anyhow::Result<CallResults> {
+    let mut results = CallResults::default();
     for (vault, ids) in vaults {
         for ids in ids.chunks(MAX_LIST) {
             let mut request = wire::RejectSigningRequestsRequest {
@@ -226,7 +226,7 @@ mod tests {
 
     #[tokio::test]
     async fn approve__should_go_on_with_other_vaults_when_the_call_about_one_fails() {
-        let asked = |vault: u8, number: u8| Asked {
+        let asked = |vault: u8, number: u8| RequestToApprove {
             uuid: request(number).to_string(),
             approval: Approval::new(
                 VaultId::from_bytes([vault; 16]),

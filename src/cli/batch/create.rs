@@ -8,7 +8,7 @@ use covault_core::{networks::Network, schema::wire};
 
 use crate::{
     approving::visible,
-    batch_sheet::{self, PaidAsset, Sheet},
+    batch_sheet::{self, PaidAsset, PaymentSheet},
     cli::{answer_json, client::PlatformArgs, print_line},
     units::{coin, in_decimals},
     wiring::explain,
@@ -101,7 +101,7 @@ fn read(
     decimals: usize,
     from: &str,
     duplicates: bool,
-) -> anyhow::Result<Sheet> {
+) -> anyhow::Result<PaymentSheet> {
     let mut sheet = batch_sheet::read(file, paid, decimals);
     if sheet.problems.is_empty() {
         let kind = paid.kind(from, sheet.recipients()).map_err(explain)?;
@@ -122,7 +122,7 @@ fn read(
 }
 
 /// What it pays: each amount as the file has it, and in the smallest unit.
-fn in_lines(sheet: &Sheet, paid: &PaidAsset, decimals: usize) -> String {
+fn in_lines(sheet: &PaymentSheet, paid: &PaidAsset, decimals: usize) -> String {
     let asset = paid.asset();
     let mut lines = Vec::new();
     for row in &sheet.rows {

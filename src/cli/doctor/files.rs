@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
-use super::{super::config::Role, Check};
+use super::{super::config::CheckedRole, Check};
 use crate::{config::Config, files};
 
 /// A commit waits for one or two of these.
@@ -21,16 +21,16 @@ const LOW_SPACE: u64 = 1 << 30;
 /// Files that a process needs beside its connections.
 const OTHER_FILES: u64 = 256;
 
-pub(super) fn checks(config: &Config, role: Role) -> Vec<Check> {
+pub(super) fn checks(config: &Config, role: CheckedRole) -> Vec<Check> {
     let (serve, signer) = (&config.serve, &config.signer);
     let folder = match role {
-        Role::Serve => &serve.data_dir,
-        Role::Signer => &signer.data_dir,
+        CheckedRole::Serve => &serve.data_dir,
+        CheckedRole::Signer => &signer.data_dir,
     };
     let mut checks = vec![disk(folder)];
     checks.extend(space(folder));
     let secrets = match role {
-        Role::Serve => {
+        CheckedRole::Serve => {
             checks.push(open_files(serve.max_connections.get()));
             vec![
                 ("identity", serve.identity_file()),
@@ -38,7 +38,7 @@ pub(super) fn checks(config: &Config, role: Role) -> Vec<Check> {
                 ("admin token", serve.admin_token_file()),
             ]
         }
-        Role::Signer => {
+        CheckedRole::Signer => {
             checks.extend(passphrase_apart(config));
             vec![
                 ("identity", signer.identity_file()),
@@ -48,7 +48,7 @@ pub(super) fn checks(config: &Config, role: Role) -> Vec<Check> {
     };
     let found = secrets.iter().filter(|(_, path)| path.exists());
     checks.extend(found.map(|(what, path)| secret(what, path)));
-    if role == Role::Signer {
+    if role == CheckedRole::Signer {
         checks.push(match signer.check_secure() {
             Ok(()) if signer.development => Check::warn(
                 "policy",

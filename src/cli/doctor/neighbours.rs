@@ -12,7 +12,7 @@ use reqwest::Url;
 use secrecy::ExposeSecret as _;
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{super::config::Role, Check, PATIENCE, within};
+use super::{super::config::CheckedRole, Check, PATIENCE, within};
 use crate::{
     adapters::{OsEntropy, SystemClock},
     chain_nodes,
@@ -198,8 +198,8 @@ fn host_of(url: &str) -> String {
 }
 
 /// Each node of each chain: whether it answers, for the chain that it is configured for, and where it is.
-pub(super) async fn chains(config: &Config, role: Role) -> Vec<Check> {
-    if role == Role::Signer {
+pub(super) async fn chains(config: &Config, role: CheckedRole) -> Vec<Check> {
+    if role == CheckedRole::Signer {
         return Vec::new();
     }
     let chains = match chain_nodes::from_config(&config.chains) {

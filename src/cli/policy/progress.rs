@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A request as the service tells of it.
-pub(super) struct StoredRequest {
+pub(super) struct FetchedRequest {
     vault: VaultId,
     network: Network,
     payload: Payload,
@@ -29,7 +29,7 @@ pub(super) struct StoredRequest {
     pub(super) approved: Vec<String>,
 }
 
-impl StoredRequest {
+impl FetchedRequest {
     /// Asks the service for it.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use covault_core::schema::wire;
 
 use super::*;
 use crate::{
-    api::admission::{Admission, AdmissionLimits, Rate},
+    api::admission::{Admission, AdmissionLimits, CallRate},
     http::tests::routes::{UNLIMITED, never, vault},
 };
 
@@ -257,7 +257,7 @@ async fn messages__should_have_room_together_with_bodies() {
 async fn what_reaches_no_operation__should_be_counted() {
     use crate::api::address::Peer;
     let terms = AdmissionLimits {
-        per_address: Rate {
+        per_address: CallRate {
             per_second: 1,
             burst: 2,
         },
@@ -544,7 +544,7 @@ async fn operation__should_have_the_time_that_its_message_has_not() {
 async fn limits__should_be_those_of_rest() {
     let terms = AdmissionLimits {
         max_in_flight: 1,
-        per_token: Rate {
+        per_token: CallRate {
             per_second: 1,
             burst: 2,
         },

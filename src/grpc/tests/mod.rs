@@ -68,7 +68,7 @@ async fn send(router: &Router, path: &str, request: tonic::Request<Bytes>) -> Ca
     let mut client = tonic::client::Grpc::new(router.clone());
     client.ready().await.expect("a router is");
     let path = PathAndQuery::from_str(path).expect("path");
-    client.unary(request, path, Raw).await
+    client.unary(request, path, RawCodec).await
 }
 
 /// How a call ends whose message is these bytes.

@@ -218,7 +218,7 @@ async fn answers_that_are_not_read__should_count_for_their_token_only() {
     let path = PathAndQuery::from_static("/covault.admin.v1.AdminAPI/ListVaults");
     let ask = async |client: &mut tonic::client::Grpc<Http2>| {
         client.ready().await.expect("ready");
-        let call = client.server_streaming(with("admin", Bytes::new()), path.clone(), Raw);
+        let call = client.server_streaming(with("admin", Bytes::new()), path.clone(), RawCodec);
         call.await
     };
     let mut unread = Vec::new();
@@ -256,7 +256,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     for token in ["platform", "wrong"] {
         client.ready().await.expect("ready");
         let answer = client
-            .unary(with(token, question.clone()), path.clone(), Raw)
+            .unary(with(token, question.clone()), path.clone(), RawCodec)
             .await;
         if token == "platform" {
             // It names no vault.

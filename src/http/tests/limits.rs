@@ -15,7 +15,7 @@ use super::{
 };
 use crate::api::{
     address::Peer,
-    admission::{Admission, AdmissionLimits, Rate},
+    admission::{Admission, AdmissionLimits, CallRate},
 };
 
 const PATH: &str = "/v1/getWalletList";
@@ -51,7 +51,7 @@ async fn app(terms: AdmissionLimits) -> Router {
 }
 
 /// So slow that nothing comes back during a test.
-const TWO: Rate = Rate {
+const TWO: CallRate = CallRate {
     per_second: 1,
     burst: 2,
 };

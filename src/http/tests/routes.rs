@@ -33,7 +33,7 @@ use super::*;
 use crate::{
     adapters::{OsEntropy, SystemClock},
     api::{
-        admission::{Admission, AdmissionLimits, Rate},
+        admission::{Admission, AdmissionLimits, CallRate},
         auth::Tokens,
         headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
     },
@@ -184,11 +184,11 @@ pub(crate) const UNLIMITED: AdmissionLimits = AdmissionLimits {
     max_in_flight_bytes: 1 << 20,
     max_unread_bytes: 1 << 30,
     max_listeners: 1000,
-    per_token: Rate {
+    per_token: CallRate {
         per_second: 0,
         burst: 0,
     },
-    per_address: Rate {
+    per_address: CallRate {
         per_second: 0,
         burst: 0,
     },

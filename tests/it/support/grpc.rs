@@ -117,7 +117,9 @@ impl GrpcClient {
             let name: AsciiMetadataKey = name.parse().unwrap();
             request.metadata_mut().insert(name, value.parse().unwrap());
         }
-        let answer = grpc.client_streaming(request, path, codec::Raw).await?;
+        let answer = grpc
+            .client_streaming(request, path, codec::RawCodec)
+            .await?;
         let (metadata, bytes, _) = answer.into_parts();
         Ok((bytes, metadata))
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::chain_rpc::{
     NodeRequest, NodeRequestBody, NodeResponse,
-    client::{Call, Protocol},
+    client::{ChainCall, Protocol},
     exchange::{ParsedResponse, short},
     jsonrpc::RpcError,
 };
@@ -142,7 +142,7 @@ impl RpcBatch {
     }
 }
 
-impl Call<CoreRpc> for RpcBatch {
+impl ChainCall<CoreRpc> for RpcBatch {
     /// One answer for each call.
     type Answer = Vec<BitcoinRpcResult>;
 

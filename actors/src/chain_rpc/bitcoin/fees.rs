@@ -11,7 +11,7 @@ use super::{
     batch::{BitcoinRpcResult, RpcBatch},
     found_in, satoshi,
 };
-use crate::chain_rpc::{Call as _, ChainError, FeeEstimate, exchange::ParsedResponse};
+use crate::chain_rpc::{ChainCall as _, ChainError, FeeEstimate, exchange::ParsedResponse};
 
 /// Blocks until a transaction is wanted in one: slow, normal, fast.
 const TARGETS: [u64; 3] = [24, 6, 2];
@@ -45,7 +45,7 @@ impl BitcoinNode {
         let same = |one: &[u64; 3], other: &[u64; 3]| {
             one.iter().zip(other).all(|(one, other)| near(*one, *other))
         };
-        Ok(self.rpc.agreed(rates, same).await?)
+        Ok(self.rpc.quorum(rates, same).await?)
     }
 
     /// All that is in no block and has to come into one with or before what spends outputs of the transactions
@@ -73,7 +73,7 @@ impl BitcoinNode {
                 ),
             }
         });
-        Ok(Some(self.rpc.agreed(found, Ancestors::eq).await?))
+        Ok(Some(self.rpc.quorum(found, Ancestors::eq).await?))
     }
 
     /// What the transactions in the mempool pay that spend `inputs` (`txid:vout`), with all that spends their
@@ -89,13 +89,13 @@ impl BitcoinNode {
         let ask = ask
             .about(what)
             .reading(|said| found_in(said, spenders(said)));
-        let spenders = self.rpc.agreed(ask, BTreeSet::eq).await.ok();
+        let spenders = self.rpc.quorum(ask, BTreeSet::eq).await.ok();
         let spenders = spenders.filter(|found| !found.is_empty())?;
         let ask = RpcBatch::node().each(&spenders, "getmempoolentry", |txid| json!([txid]));
         let ask = ask
             .about(what)
             .reading(|said| found_in(said, read_replaced(said)));
-        self.rpc.agreed(ask, ReplacedFees::eq).await.ok()
+        self.rpc.quorum(ask, ReplacedFees::eq).await.ok()
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     transactions::read_transaction,
     watch::WatchedAddress,
 };
-use crate::chain_rpc::{Call as _, ChainError, exchange::ParsedResponse};
+use crate::chain_rpc::{ChainCall as _, ChainError, exchange::ParsedResponse};
 
 /// So many outputs are asked for at once: their transactions are in the answer, and nodes relay none of more than
 /// 400,000 bytes.
@@ -21,7 +21,7 @@ const CHUNK: usize = 4;
 
 /// What a node says of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Found {
+enum OutputReport {
     /// It is the wallet's, and no block has spent it.
     There { value: u64, confirmed: bool },
     /// It is not the wallet's, or its transaction does not have so many.
@@ -56,10 +56,14 @@ impl BitcoinNode {
                     format!("{field}: {outpoint} {why}")
                 };
                 let (value, confirmed) = match found {
-                    Found::There { value, confirmed } => (value, confirmed),
-                    Found::Foreign => return Err(refused(wrong("is not an output of the wallet"))),
-                    Found::Spent => return Err(refused(wrong("is already spent in a block"))),
-                    Found::Unknown => {
+                    OutputReport::There { value, confirmed } => (value, confirmed),
+                    OutputReport::Foreign => {
+                        return Err(refused(wrong("is not an output of the wallet")));
+                    }
+                    OutputReport::Spent => {
+                        return Err(refused(wrong("is already spent in a block")));
+                    }
+                    OutputReport::Unknown => {
                         return Err(ChainError::Unknown(wrong(
                             "belongs to a transaction that the nodes do not know",
                         )));
@@ -84,7 +88,7 @@ impl BitcoinNode {
         &self,
         place: &WatchedAddress,
         outpoints: &[OutPoint],
-    ) -> Result<Vec<Found>, ChainError> {
+    ) -> Result<Vec<OutputReport>, ChainError> {
         let ask = RpcBatch::wallet()
             .and("getblockchaininfo", json!([]))
             .each(outpoints, "gettransaction", |outpoint| {
@@ -106,7 +110,7 @@ impl BitcoinNode {
                 found.map(|((outpoint, made), unspent)| output(place, *outpoint, made, unspent));
             found_in(said, found.collect())
         });
-        Ok(self.rpc.agreed(found, Vec::<Found>::eq).await?)
+        Ok(self.rpc.quorum(found, Vec::<OutputReport>::eq).await?)
     }
 }
 
@@ -116,9 +120,9 @@ fn output(
     outpoint: OutPoint,
     made: &BitcoinRpcResult,
     unspent: &BitcoinRpcResult,
-) -> Option<Found> {
+) -> Option<OutputReport> {
     let Ok(made) = made else {
-        return Some(Found::Unknown);
+        return Some(OutputReport::Unknown);
     };
     // The id is a hash of the outputs: nobody can lie about what they are worth.
     let transaction = read_transaction(made, &outpoint.txid.to_string())?;
@@ -129,13 +133,13 @@ fn output(
         .get(index)
         .filter(|made| made.script_pubkey.to_hex_string() == place.script);
     let Some(own) = own else {
-        return Some(Found::Foreign);
+        return Some(OutputReport::Foreign);
     };
     let is_there = !unspent.as_ref().ok()?.is_null();
     Some(if depth < 0 || (depth > 0 && !is_there) {
-        Found::Spent
+        OutputReport::Spent
     } else {
-        Found::There {
+        OutputReport::There {
             value: own.value.to_sat(),
             confirmed: depth > 0,
         }

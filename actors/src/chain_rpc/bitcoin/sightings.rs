@@ -11,7 +11,7 @@ use super::{
     behind, found_in, is_in_block, is_there, malformed,
 };
 use crate::chain_rpc::{
-    Call, ChainError, Inclusion, MEMORY_MS, TrackedTransaction, TransactionSighting,
+    ChainCall, ChainError, Inclusion, MEMORY_MS, TrackedTransaction, TransactionSighting,
     exchange::ParsedResponse,
 };
 
@@ -274,7 +274,7 @@ pub(super) struct SpentSince {
 /// The question where some transactions are.
 fn places_of<'a>(
     transactions: impl Iterator<Item = &'a TrackedTransaction>,
-) -> impl Call<CoreRpc, Answer = Vec<BitcoinPlace>> {
+) -> impl ChainCall<CoreRpc, Answer = Vec<BitcoinPlace>> {
     let ids: Vec<&str> = transactions
         .map(|one| one.signed.tx_hash.as_str())
         .collect();

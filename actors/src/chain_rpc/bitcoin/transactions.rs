@@ -13,7 +13,7 @@ use covault_core::networks::{
 use serde_json::{Value, json};
 
 use super::{BitcoinNode, ListedOutput, batch::RpcBatch, found_in, locked, watch::WatchedAddress};
-use crate::chain_rpc::{CallError, ChainError, client::Call as _};
+use crate::chain_rpc::{CallError, ChainError, client::ChainCall as _};
 
 /// So many transactions are asked for at once. Nodes relay none of more than 400,000 bytes, so
 /// that the answer is short enough; blocks may have longer ones.
@@ -164,7 +164,7 @@ impl BitcoinNode {
             });
             found_in(said, seen.collect())
         });
-        self.rpc.agreed(seen, Vec::<T>::eq).await
+        self.rpc.quorum(seen, Vec::<T>::eq).await
     }
 }
 

@@ -22,7 +22,7 @@ use super::{EvmNode, knows_no_such_block};
 use crate::chain_rpc::{
     BlockBalances, BlockSource, ChainBlock, ChainError,
     blocks::{APART, final_blocks, newest_of},
-    client::{Call as _, Refusal as _},
+    client::{ChainCall as _, Refusal as _},
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
 };
@@ -66,7 +66,7 @@ impl EvmNode {
         });
         let call = RpcCall("eth_getLogs", json!([filter]));
         let call = call.reading(|logs: &Value| taken(block.tokens(logs, tokens)));
-        let logs = self.rpc.agreed(call, TokenLogs::eq).await?;
+        let logs = self.rpc.quorum(call, TokenLogs::eq).await?;
         if logs.missing.is_empty() {
             return Ok(logs.moved);
         }
@@ -93,7 +93,7 @@ impl EvmNode {
         let hash = format!("0x{}", hex::encode(block.header.block.hash));
         let call = RpcCall("eth_getBlockReceipts", json!([hash]));
         let call = call.reading(|receipts: &Value| taken(block.receipts(receipts)));
-        match self.rpc.agreed(call, Vec::eq).await {
+        match self.rpc.quorum(call, Vec::eq).await {
             Ok(mut receipts) => {
                 let missing = block.without_receipt(&receipts);
                 receipts.extend(self.receipts_of(&block.header.block, &missing).await?);
@@ -144,7 +144,7 @@ impl EvmNode {
             taken(receipts.collect::<Result<Vec<_>, _>>())
         });
         if transactions.len() > 1 {
-            match self.rpc.agreed(several, Vec::eq).await {
+            match self.rpc.quorum(several, Vec::eq).await {
                 // It takes no two questions at once, or gave up on this many.
                 Err(RpcCallError::Node(_)) => {}
                 answer => return Ok(answer?),
@@ -152,7 +152,7 @@ impl EvmNode {
         }
         let each = transactions
             .iter()
-            .map(|tx| self.rpc.agreed(call(tx).reading(read), TransferReceipt::eq));
+            .map(|tx| self.rpc.quorum(call(tx).reading(read), TransferReceipt::eq));
         Ok(try_join_all(each).await?)
     }
 }
@@ -250,7 +250,7 @@ impl BlockSource for EvmNode {
                 }),
             )
         });
-        Ok(self.rpc.agreed(call, BlockHeader::eq).await?)
+        Ok(self.rpc.quorum(call, BlockHeader::eq).await?)
     }
 
     async fn header_of(&self, block: &BlockRef) -> Result<BlockHeader, ChainError> {
@@ -263,7 +263,7 @@ impl BlockSource for EvmNode {
                 }),
             )
         });
-        Ok(self.rpc.agreed(call, BlockHeader::eq).await?)
+        Ok(self.rpc.quorum(call, BlockHeader::eq).await?)
     }
 
     async fn confirm(
@@ -298,7 +298,7 @@ impl BlockSource for EvmNode {
             let params = json!([{"data": balances::call_data(some)}, format!("{block:#x}")]);
             let call = RpcCall("eth_call", params)
                 .reading(|returned: &Value| taken(balances::read(returned, some.len())));
-            match self.rpc.agreed(call, Vec::eq).await {
+            match self.rpc.quorum(call, Vec::eq).await {
                 Ok(balances) => found.extend(balances),
                 // Most nodes keep the state of the last blocks only.
                 Err(RpcCallError::Node(error)) => {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::chain_rpc::{
     ChainError, Inclusion, TrackedTransaction, TransactionSighting,
-    client::{Call, Refusal as _},
+    client::{ChainCall, Refusal as _},
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcCalls, RpcError, quantity},
 };
 
@@ -191,7 +191,7 @@ impl EvmNode {
         by_one: bool,
     ) -> Result<Vec<Result<C::Answer, RpcError>>, ChainError>
     where
-        C: Call<JsonRpc>,
+        C: ChainCall<JsonRpc>,
         C::Answer: PartialEq,
     {
         if !by_one {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{EvmNode, METHOD_NOT_FOUND};
 use crate::chain_rpc::{
-    client::Call as _,
+    client::ChainCall as _,
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError},
 };
@@ -38,7 +38,7 @@ enum TraceMethod {
 
 /// What is known of the nodes.
 #[derive(Default)]
-pub(super) struct Tracing {
+pub(super) struct TraceSupport {
     /// `None`: not all have answered yet.
     method: Mutex<Option<TraceMethod>>,
     /// Whether it was said that traces are left out, until there are some again.
@@ -128,7 +128,7 @@ impl EvmNode {
                 ParsedResponse::Malformed(format!("the node's answer is not accepted: {error}"))
             }
         });
-        let traced = self.rpc.agreed(call, Vec::eq).await;
+        let traced = self.rpc.quorum(call, Vec::eq).await;
         traced.map_err(RpcCallError::into_reason)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use covault_core::{ids::TokenId, turns::Turns};
+use covault_core::{ids::TokenId, turns::FairTurns};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::CallPermit;
@@ -12,17 +12,17 @@ const READS_SHARE: usize = 4;
 
 /// What a call belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Class {
+pub(super) enum CallClass {
     Request,
     Read,
 }
 
 /// A place in the line: since when the call is wanted, then the order of coming.
-pub(super) type LinePlace = (u64, u64);
+pub(super) type QueuePosition = (u64, u64);
 
 /// A call that waits.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct WaitingCall {
     pub(super) token: Option<TokenId>,
     /// When it goes before all others.
     pub(super) overdue: Option<Instant>,
@@ -34,15 +34,15 @@ pub(super) struct Waiter {
 /// Those of one class that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitingClass {
-    by_place: BTreeMap<LinePlace, Waiter>,
+    by_place: BTreeMap<QueuePosition, WaitingCall>,
     /// Each with the time from which on it goes before all others.
-    overdue: BTreeSet<(u64, LinePlace)>,
-    pub(super) by_token: BTreeMap<Option<TokenId>, BTreeSet<LinePlace>>,
-    turns: Turns<Option<TokenId>>,
+    overdue: BTreeSet<(u64, QueuePosition)>,
+    pub(super) by_token: BTreeMap<Option<TokenId>, BTreeSet<QueuePosition>>,
+    turns: FairTurns<Option<TokenId>>,
 }
 
 impl WaitingClass {
-    fn come(&mut self, place: LinePlace, waiter: Waiter) {
+    fn come(&mut self, place: QueuePosition, waiter: WaitingCall) {
         self.turns.come(&waiter.token);
         let own = self.by_token.entry(waiter.token).or_default();
         own.insert(place);
@@ -51,7 +51,7 @@ impl WaitingClass {
     }
 
     /// Who is next: the one that has been overdue longest; else the first one of the party whose turn it is.
-    fn next(&self, now: Instant) -> Option<LinePlace> {
+    fn next(&self, now: Instant) -> Option<QueuePosition> {
         // Not the oldest: that one may have got new time, and be overdue long after others.
         let (_, first) = self.overdue.first()?;
         let waiter = self.by_place.get(first)?;
@@ -63,7 +63,7 @@ impl WaitingClass {
     }
 
     /// Takes a call out of the line.
-    fn take(&mut self, place: &LinePlace, is_served: bool) -> Option<Waiter> {
+    fn take(&mut self, place: &QueuePosition, is_served: bool) -> Option<WaitingCall> {
         let waiter = self.by_place.remove(place)?;
         self.overdue.remove(&(waiter.overdue_ms, *place));
         if is_served {
@@ -82,17 +82,17 @@ impl WaitingClass {
 
 /// All that wait, costly ones or others.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct CallQueue {
     pub(super) requests: WaitingClass,
     reads: WaitingClass,
-    pub(super) turns: Turns<Class>,
+    pub(super) turns: FairTurns<CallClass>,
 }
 
-impl Waiting {
-    fn class(&mut self, class: Class) -> &mut WaitingClass {
+impl CallQueue {
+    fn class(&mut self, class: CallClass) -> &mut WaitingClass {
         match class {
-            Class::Request => &mut self.requests,
-            Class::Read => &mut self.reads,
+            CallClass::Request => &mut self.requests,
+            CallClass::Read => &mut self.reads,
         }
     }
 
@@ -101,31 +101,31 @@ impl Waiting {
         requests.saturating_add(self.reads.by_place.len())
     }
 
-    pub(super) fn come(&mut self, class: Class, place: LinePlace, waiter: Waiter) {
+    pub(super) fn come(&mut self, class: CallClass, place: QueuePosition, waiter: WaitingCall) {
         self.turns.come(&class);
         self.class(class).come(place, waiter);
     }
 
-    pub(super) fn next(&self, now: Instant) -> Option<(Class, LinePlace)> {
+    pub(super) fn next(&self, now: Instant) -> Option<(CallClass, QueuePosition)> {
         let (_, class) = self.turns.order().first()?;
         let place = match class {
-            Class::Request => self.requests.next(now),
-            Class::Read => self.reads.next(now),
+            CallClass::Request => self.requests.next(now),
+            CallClass::Read => self.reads.next(now),
         };
         Some((*class, place?))
     }
 
     pub(super) fn take(
         &mut self,
-        class: Class,
-        place: &LinePlace,
+        class: CallClass,
+        place: &QueuePosition,
         is_served: bool,
-    ) -> Option<Waiter> {
+    ) -> Option<WaitingCall> {
         let waiter = self.class(class).take(place, is_served)?;
         if is_served {
             let cost = match class {
-                Class::Request => 1,
-                Class::Read => READS_SHARE - 1,
+                CallClass::Request => 1,
+                CallClass::Read => READS_SHARE - 1,
             };
             self.turns.get(&class, cost);
         }

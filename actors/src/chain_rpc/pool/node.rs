@@ -208,7 +208,7 @@ impl PoolNode {
         &self,
         patience: Option<Duration>,
         call: &NodeRequest,
-        read: &mut Keep<'_>,
+        read: &mut AnswerReader<'_>,
     ) -> Result<ParsedResponse<()>, NodeFailure> {
         let silent =
             || NodeFailure::NotAsked("the node does not answer; Covault is testing it".to_owned());
@@ -327,7 +327,7 @@ impl PoolNode {
 }
 
 /// Reads a node's answer, and keeps what it says for who asked.
-pub(super) type Keep<'a> = dyn FnMut(&NodeResponse) -> ParsedResponse<()> + Send + 'a;
+pub(super) type AnswerReader<'a> = dyn FnMut(&NodeResponse) -> ParsedResponse<()> + Send + 'a;
 
 /// What `read` finds goes into `said`.
 pub(super) fn keeping<T: Send>(

@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::networks::{
     FeeLevel,
-    solana::{self, ComputeBudget, Queries, Trial, token::TokenChainData},
+    solana::{self, ComputeBudget, Queries, TransferSimulation, token::TokenChainData},
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ impl SolanaNode {
     /// A fifth more than what nodes say that the transfer takes, for what changes until a block has it: of as many as
     /// have to agree the highest, as a limit that is too low makes it fail. What its kind can take at most, where one
     /// of them does not say it.
-    async fn unit_limit(&self, trial: &Trial) -> u32 {
+    async fn unit_limit(&self, trial: &TransferSimulation) -> u32 {
         let options = json!({
             "encoding": "base64",
             "commitment": COMMITMENT,

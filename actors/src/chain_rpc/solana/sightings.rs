@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{BLOCKHASH_LIFE_MS, COMMITMENT_FOR_GOOD, SolanaNode, account};
 use crate::chain_rpc::{
-    Call as _, ChainError, HISTORY_MARGIN_MS, Inclusion, RpcCall, TrackedTransaction,
+    ChainCall as _, ChainError, HISTORY_MARGIN_MS, Inclusion, RpcCall, TrackedTransaction,
     TransactionSighting,
     jsonrpc::{RpcCallError, RpcCalls},
 };
@@ -41,7 +41,7 @@ struct SignatureStatus {
 type SignatureStatuses = Vec<Option<SignatureStatus>>;
 
 /// What one node says when another one did not know some transactions.
-enum Testimony {
+enum NodeTestimony {
     /// One of those can still come.
     Alive,
     /// None of those can, and this is what it knows of all that went with them.
@@ -138,7 +138,8 @@ impl SolanaNode {
         let ask = |node| self.testimony(node, transaction, &lifetimes, &ids, margin_ms);
         let said = self.rpc.witnesses(ask).await.unwrap_or_default();
         let (count, agree) = (said.len(), self.rpc.agree());
-        let over: Vec<SignatureStatuses> = said.into_iter().filter_map(Testimony::over).collect();
+        let over: Vec<SignatureStatuses> =
+            said.into_iter().filter_map(NodeTestimony::over).collect();
         if over.len() < agree || count - over.len() >= agree {
             return Ok(TransactionSighting::Missing);
         }
@@ -177,12 +178,12 @@ impl SolanaNode {
         lifetimes: &[TransactionLifetime],
         ids: &[&str],
         margin_ms: u64,
-    ) -> Option<Testimony> {
+    ) -> Option<NodeTestimony> {
         let mut slots = Vec::with_capacity(lifetimes.len());
         for lifetime in lifetimes {
             let (slot, alive) = self.alive_at(node, lifetime).await?;
             if alive {
-                return Some(Testimony::Alive);
+                return Some(NodeTestimony::Alive);
             }
             slots.push(slot);
         }
@@ -198,7 +199,7 @@ impl SolanaNode {
         if to < *last || !complete {
             return None;
         }
-        read_statuses(&statuses, ids.len()).map(Testimony::Over)
+        read_statuses(&statuses, ids.len()).map(NodeTestimony::Over)
     }
 
     /// Whether the chain could take a transaction after a slot that is final, and that slot.
@@ -373,11 +374,11 @@ impl SolanaNode {
     }
 }
 
-impl Testimony {
+impl NodeTestimony {
     fn over(self) -> Option<SignatureStatuses> {
         match self {
-            Testimony::Alive => None,
-            Testimony::Over(statuses) => Some(statuses),
+            NodeTestimony::Alive => None,
+            NodeTestimony::Over(statuses) => Some(statuses),
         }
     }
 }

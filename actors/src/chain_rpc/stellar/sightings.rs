@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{LIFETIME_S, LedgerEntries, LedgerRange, StellarNode, StellarTrace, bug, trace_of};
 use crate::chain_rpc::{
-    Call as _, ChainError, Inclusion, RpcCall, TrackedTransaction, TransactionSighting,
+    ChainCall as _, ChainError, Inclusion, RpcCall, TrackedTransaction, TransactionSighting,
 };
 
 /// Where a node has a transaction.

@@ -17,7 +17,7 @@ use super::{
 use crate::chain_rpc::{
     BlockSource, ChainBlock, ChainError,
     blocks::{APART, final_blocks, newest_of},
-    client::Call as _,
+    client::ChainCall as _,
     exchange::ParsedResponse,
 };
 
@@ -117,7 +117,7 @@ impl BlockSource for TronNode {
         let call = post("gettransactioninfobyblocknum", json!({"num": number}));
         let call = call.about("the results of a block").list();
         let call = call.reading(|infos: &Value| taken(block.transfers(infos, tokens)));
-        let candidates = self.http.agreed(call, Vec::eq).await?;
+        let candidates = self.http.quorum(call, Vec::eq).await?;
         Ok(Some(ChainBlock {
             header: block.header,
             candidates,
@@ -128,7 +128,7 @@ impl BlockSource for TronNode {
         let call = post("getblockbynum", json!({"num": number})).about("a block");
         let call = call.of_blocks();
         let call = call.reading(|block: &Value| header_if(block, |it| it.number == number));
-        Ok(self.http.agreed(call, BlockHeader::eq).await?)
+        Ok(self.http.quorum(call, BlockHeader::eq).await?)
     }
 
     async fn header_of(&self, block: &BlockRef) -> Result<BlockHeader, ChainError> {
@@ -136,7 +136,7 @@ impl BlockSource for TronNode {
         let call = post("getblockbyid", json!({"value": value})).about("a block");
         let call = call.of_blocks();
         let call = call.reading(|found: &Value| header_if(found, |it| it == block));
-        Ok(self.http.agreed(call, BlockHeader::eq).await?)
+        Ok(self.http.quorum(call, BlockHeader::eq).await?)
     }
 
     /// The block has said so.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::chain_rpc::{
     NodeRequest, NodeRequestBody, NodeResponse,
-    client::{Call, Protocol},
+    client::{ChainCall, Protocol},
     exchange::{ParsedResponse, short},
 };
 
@@ -50,7 +50,7 @@ impl TronQuery {
     }
 }
 
-impl Call<TronHttp> for TronQuery {
+impl ChainCall<TronHttp> for TronQuery {
     type Answer = Value;
 
     fn subject(&self) -> &'static str {
@@ -86,7 +86,7 @@ impl TronQuery {
     }
 }
 
-impl Call<TronHttp> for TronListQuery {
+impl ChainCall<TronHttp> for TronListQuery {
     type Answer = Value;
 
     fn subject(&self) -> &'static str {

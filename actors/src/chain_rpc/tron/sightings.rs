@@ -9,7 +9,8 @@ use super::{
     is_empty,
 };
 use crate::chain_rpc::{
-    Call, ChainError, Inclusion, TrackedTransaction, TransactionSighting, exchange::ParsedResponse,
+    ChainCall, ChainError, Inclusion, TrackedTransaction, TransactionSighting,
+    exchange::ParsedResponse,
 };
 
 impl TronNode {
@@ -41,7 +42,7 @@ impl TronNode {
         let clock = solid("getnowblock", json!({})).about("the chain's clock");
         let is_over = self.http.query_quorum(clock, is_past).await?;
         // Asked last: from now on it can no longer get into a block.
-        Ok(if is_over && self.agreed(id).await?.is_none() {
+        Ok(if is_over && self.quorum(id).await?.is_none() {
             TransactionSighting::Expired
         } else if self.known(id).await.map_err(ChainError::Unknown)? {
             TransactionSighting::Waiting
@@ -51,16 +52,16 @@ impl TronNode {
     }
 
     /// Where a solidified block has it, as many nodes say as have to agree.
-    async fn agreed(&self, id: &str) -> Result<Option<Inclusion>, ChainError> {
+    async fn quorum(&self, id: &str) -> Result<Option<Inclusion>, ChainError> {
         let same = Option::<Inclusion>::eq;
-        Ok(self.http.agreed(inclusion_in(solid, id), same).await?)
+        Ok(self.http.quorum(inclusion_in(solid, id), same).await?)
     }
 }
 
 fn inclusion_in(
     blocks: fn(&str, Value) -> TronQuery,
     id: &str,
-) -> impl Call<TronHttp, Answer = Option<Inclusion>> {
+) -> impl ChainCall<TronHttp, Answer = Option<Inclusion>> {
     let info = blocks("gettransactioninfobyid", json!({"value": id}));
     info.about("a transaction")
         .reading(move |found| inclusion(found, id))

@@ -32,7 +32,7 @@ pub enum MovePlan {
 }
 
 /// The sweep for which something is to be sent.
-pub struct Spending<'a> {
+pub struct SweepSpending<'a> {
     pub swept: &'a SweptWallet,
     /// The target's address.
     pub target: &'a str,
@@ -45,7 +45,7 @@ const PLAIN_GAS: u64 = 21_000;
 /// The most gas that is believed of a transfer: some tokens use 100,000, and one node is enough to name far more.
 const MOST_GAS: u64 = 500_000;
 
-impl Spending<'_> {
+impl SweepSpending<'_> {
     /// What is to be sent now.
     ///
     /// # Errors
@@ -271,7 +271,11 @@ impl Spending<'_> {
     }
 
     /// What the nodes say that it costs.
-    async fn quote(&self, client: &dyn ChainClient, kind: WireKind) -> Result<Quote, ChainError> {
+    async fn quote(
+        &self,
+        client: &dyn ChainClient,
+        kind: WireKind,
+    ) -> Result<FeeQuote, ChainError> {
         let payload = self.parse(kind)?;
         let services = &self.swept.services;
         let queries = tx_builder::queries(services, Network::Evm, &payload);
@@ -292,7 +296,7 @@ impl Spending<'_> {
                 let fees =
                     fees.ok_or_else(|| ChainError::Unknown("the nodes report no fees".into()))?;
                 let has_base_fee = data.eip1559;
-                Ok(Quote { fees, has_base_fee })
+                Ok(FeeQuote { fees, has_base_fee })
             }
             _ => Err(ChainError::Unknown("the nodes report no fees".into())),
         }
@@ -312,13 +316,13 @@ impl Spending<'_> {
 }
 
 /// What nodes say that a transaction costs.
-struct Quote {
+struct FeeQuote {
     fees: Fees,
     /// Whether blocks have a base fee. Where they have none, the whole price is paid that is offered.
     has_base_fee: bool,
 }
 
-impl Quote {
+impl FeeQuote {
     /// The present price of a unit of gas, with a base fee that has risen by its `part`-th part.
     fn price(&self, part: u128) -> u128 {
         let Fees {
@@ -366,11 +370,11 @@ fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use super::{Fees, Quote, gas_problem};
+    use super::{FeeQuote, Fees, gas_problem};
 
     #[test]
     fn move__should_never_offer_more_than_max_gas_price() {
-        let quote = |has_base_fee| Quote {
+        let quote = |has_base_fee| FeeQuote {
             fees: Fees {
                 estimate_gas: 21_000,
                 base_fee: 80,

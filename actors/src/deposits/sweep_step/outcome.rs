@@ -34,7 +34,7 @@ const PAGE: usize = 1_000;
 const TRIES: usize = 8;
 
 /// What became of a request and of those that replaced it, as far as it matters to a sweep.
-enum Fate {
+enum SweepRequestFate {
     /// It may still move something, or has: then the follower sees it soon.
     Open,
     /// None of them can ever move anything; why.
@@ -71,14 +71,14 @@ pub(super) async fn look(
         return Ok(false);
     }
     let event = match fate(swept, &requests, finalized).await? {
-        Fate::Open => return Ok(false),
-        Fate::Lost(reason) => SweepEvent::RequestLost { reason },
+        SweepRequestFate::Open => return Ok(false),
+        SweepRequestFate::Lost(reason) => SweepEvent::RequestLost { reason },
         // It is plain coin.
-        Fate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
+        SweepRequestFate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
             return arrived(swept, stored, &[]).await;
         }
         // Such as of a token that is no longer told. What is there now says how it continues.
-        Fate::Mined => SweepEvent::RequestLost {
+        SweepRequestFate::Mined => SweepEvent::RequestLost {
             reason: "its transaction was mined, and no transfer of it is known".to_owned(),
         },
     };
@@ -94,8 +94,8 @@ pub(super) async fn why_lost(swept: &SweptWallet, id: RequestId) -> Result<Optio
     };
     let finalized = finalized(swept).await?;
     Ok(match fate(swept, &requests, finalized).await? {
-        Fate::Lost(reason) => Some(reason),
-        Fate::Open | Fate::Mined => None,
+        SweepRequestFate::Lost(reason) => Some(reason),
+        SweepRequestFate::Open | SweepRequestFate::Mined => None,
     })
 }
 
@@ -296,7 +296,7 @@ async fn fate(
     swept: &SweptWallet,
     requests: &[SigningRequest],
     finalized: Option<u64>,
-) -> Result<Fate, Fault> {
+) -> Result<SweepRequestFate, Fault> {
     let mut why = None;
     for request in requests {
         if let RequestState::Failed { reason, .. } = &request.state {
@@ -316,13 +316,13 @@ async fn fate(
             Some(TransactionState::Final(inclusion))
                 if finalized.is_some_and(|finalized| inclusion.block <= finalized) =>
             {
-                return Ok(Fate::Mined);
+                return Ok(SweepRequestFate::Mined);
             }
             Some(TransactionState::Replaced { .. }) => "another transaction has replaced it",
             Some(TransactionState::Dropped) => "its transaction was never mined",
-            _ => return Ok(Fate::Open),
+            _ => return Ok(SweepRequestFate::Open),
         };
         why = Some(settled.to_owned());
     }
-    Ok(why.map_or(Fate::Open, Fate::Lost))
+    Ok(why.map_or(SweepRequestFate::Open, SweepRequestFate::Lost))
 }

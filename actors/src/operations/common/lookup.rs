@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What a request's UUID names.
-pub enum Found {
+pub enum FoundRequest {
     /// Something that is signed.
     Request(Box<SigningRequest>),
     /// What an operator did to a vault, as responses show it.
@@ -32,10 +32,14 @@ pub enum Found {
 }
 
 /// What a UUID names, when the caller may see it.
-pub async fn find(services: &Services, caller: &Caller, id: RequestId) -> Result<Found, Fault> {
+pub async fn find(
+    services: &Services,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<FoundRequest, Fault> {
     if let Some((request, _)) = services.request(id).await? {
         return if in_scope(caller, request.vault) {
-            Ok(Found::Request(Box::new(request)))
+            Ok(FoundRequest::Request(Box::new(request)))
         } else {
             Err(Fault::invalid_uuid())
         };
@@ -43,7 +47,7 @@ pub async fn find(services: &Services, caller: &Caller, id: RequestId) -> Result
     let shown = management::shown(services, id).await?;
     let shown = shown.filter(|(vault, _)| in_scope(caller, *vault));
     let (_, shown) = shown.ok_or_else(Fault::invalid_uuid)?;
-    Ok(Found::Management(Box::new(shown)))
+    Ok(FoundRequest::Management(Box::new(shown)))
 }
 
 /// A request that is signed, when the caller may see it.
@@ -56,8 +60,8 @@ pub async fn request(
     id: RequestId,
 ) -> Result<SigningRequest, Fault> {
     match find(services, caller, id).await? {
-        Found::Request(request) => Ok(*request),
-        Found::Management(_) => Err(Fault::new(
+        FoundRequest::Request(request) => Ok(*request),
+        FoundRequest::Management(_) => Err(Fault::new(
             Class::WrongState,
             "an operator made this request on the command line; it is not executed, approved or rejected here",
         )),

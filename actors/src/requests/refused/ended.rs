@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use covault_core::fault::Fault;
 
-use super::{ASKED, MEMORY_MS, NextRequest, Refused, forget, looks::RefusedLooks, note_late};
+use super::{
+    ASKED, MEMORY_MS, NextRequest, RefusedPayment, forget, looks::RefusedLooks, note_late,
+};
 use crate::{
     chain_rpc::{ChainClient, TransactionSighting, sightings_of_witnesses},
     requests::account::ChainAccount,
@@ -14,13 +16,13 @@ use crate::{
 };
 
 /// A look at those of an account.
-struct Look {
+struct EndedCheck {
     services: Arc<Services>,
     looks: Arc<RefusedLooks>,
     account: ChainAccount,
 }
 
-impl Drop for Look {
+impl Drop for EndedCheck {
     fn drop(&mut self) {
         self.looks.ended.end(&self.account);
     }
@@ -28,7 +30,7 @@ impl Drop for Look {
 
 /// Not always the same ones first, whenever these are asked about: those that are left out never have their turn by a clock
 /// that a wallet's payments keep to.
-pub fn begin_anywhere(services: &Services, refused: &mut [Refused]) {
+pub fn begin_anywhere(services: &Services, refused: &mut [RefusedPayment]) {
     let mut random = [0; 2];
     services.entropy.fill(&mut random);
     let turn = usize::from(u16::from_le_bytes(random));
@@ -40,13 +42,13 @@ pub fn look_at(
     services: &Arc<Services>,
     client: &Arc<dyn ChainClient>,
     next: &NextRequest<'_>,
-    mut ended: Vec<Refused>,
+    mut ended: Vec<RefusedPayment>,
 ) {
     // One at a time.
     if ended.is_empty() || !next.looks.ended.begin(next.account) {
         return;
     }
-    let look = Look {
+    let look = EndedCheck {
         services: Arc::clone(services),
         looks: Arc::clone(next.looks),
         account: next.account.clone(),
@@ -61,8 +63,12 @@ pub fn look_at(
     });
 }
 
-async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> Result<(), Fault> {
-    let Look {
+async fn settle(
+    look: &EndedCheck,
+    client: &dyn ChainClient,
+    ended: Vec<RefusedPayment>,
+) -> Result<(), Fault> {
+    let EndedCheck {
         services,
         looks,
         account,
@@ -95,7 +101,7 @@ async fn settle(look: &Look, client: &dyn ChainClient, ended: Vec<Refused>) -> R
 }
 
 /// When a refused transaction can no longer come, by this machine's clock; `None` where that never is.
-pub fn end_ms(account: &ChainAccount, refused: &Refused) -> Option<u64> {
+pub fn end_ms(account: &ChainAccount, refused: &RefusedPayment) -> Option<u64> {
     let (rules, signed) = (account.network.rules(), &refused.row.signed);
     let end = rules.valid_until(signed).ok().flatten();
     let life = rules.longest_life_ms(signed).ok().flatten();
@@ -104,7 +110,7 @@ pub fn end_ms(account: &ChainAccount, refused: &Refused) -> Option<u64> {
 }
 
 /// As [`end_ms`], to be compared: what never ends comes last.
-pub fn order_of_end(account: &ChainAccount, refused: &Refused) -> u64 {
+pub fn order_of_end(account: &ChainAccount, refused: &RefusedPayment) -> u64 {
     match end_ms(account, refused) {
         None | Some(0) => u64::MAX,
         Some(end_ms) => end_ms,
@@ -112,7 +118,7 @@ pub fn order_of_end(account: &ChainAccount, refused: &Refused) -> u64 {
 }
 
 /// Whether its time was over more than a day ago, by the longest that the network gives it.
-fn is_long_over(services: &Services, account: &ChainAccount, refused: &Refused) -> bool {
+fn is_long_over(services: &Services, account: &ChainAccount, refused: &RefusedPayment) -> bool {
     let life = account.network.rules().longest_life_ms(&refused.row.signed);
     let end = life.ok().flatten().map(|life| {
         let sent_at_ms = refused.row.sent_at_ms;
@@ -128,7 +134,7 @@ pub fn never_comes(
     services: &Services,
     looks: &RefusedLooks,
     account: &ChainAccount,
-    refused: &Refused,
+    refused: &RefusedPayment,
 ) -> bool {
     let network = account.network;
     if network.rules().answers_fit_together() {

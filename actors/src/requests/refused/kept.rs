@@ -9,7 +9,7 @@ use covault_core::{
     networks::{Purpose, Resource},
 };
 
-use super::Refused;
+use super::RefusedPayment;
 use crate::{
     services::Services,
     store::{
@@ -47,9 +47,9 @@ impl Payment {
 /// how many more there were. So when all that are left are over, the others are.
 pub async fn keep_newest(
     services: &Services,
-    mut found: Vec<Refused>,
+    mut found: Vec<RefusedPayment>,
     alike: impl Iterator<Item = Vec<usize>>,
-) -> Result<Vec<Refused>, Fault> {
+) -> Result<Vec<RefusedPayment>, Fault> {
     let (mut batch, mut dropped, mut raised) = (Batch::new(), Vec::new(), Vec::new());
     for mut alike in alike {
         alike.sort_by_key(|at| found.get(*at).map(|it| (it.ends_ms, it.request)));
@@ -92,7 +92,7 @@ pub async fn keep_newest(
 
 /// The rows of an account that were found in the store, but for those that say that one has come.
 #[derive(Default)]
-pub struct Kept(Vec<KeptRow>);
+pub struct KeptPayments(Vec<KeptRow>);
 
 struct KeptRow {
     request: RequestId,
@@ -103,9 +103,9 @@ struct KeptRow {
     ends_ms: u64,
 }
 
-impl Kept {
+impl KeptPayments {
     /// Adds a page of them.
-    pub fn add(&mut self, found: &[Refused]) {
+    pub fn add(&mut self, found: &[RefusedPayment]) {
         let found = found.iter().filter(|it| it.row.late.is_none());
         self.0.extend(found.map(|it| KeptRow {
             request: it.request,
@@ -118,7 +118,7 @@ impl Kept {
     }
 
     /// Leaves those out that were just forgotten.
-    pub fn leave_out(&mut self, over: &[Refused]) {
+    pub fn leave_out(&mut self, over: &[RefusedPayment]) {
         self.0.retain(|row| over.iter().all(|it| it.key != row.key));
     }
 

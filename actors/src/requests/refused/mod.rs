@@ -38,7 +38,7 @@ use self::{
 
 pub use self::{
     looks::RefusedLooks,
-    numbers::{Demand, check_named_number, next_number},
+    numbers::{NonceDemand, check_named_number, next_number},
     unnumbered::{EarlierPayment, required_inputs, still_open},
 };
 use crate::{
@@ -83,7 +83,7 @@ pub struct NextRequest<'a> {
 }
 
 /// A remembered transaction.
-struct Refused {
+struct RefusedPayment {
     key: Key,
     version: u64,
     /// 0 where there are none.
@@ -99,11 +99,11 @@ struct Refused {
     /// It pays what the request that is to be built pays.
     is_same: bool,
     /// Who has its number, where there is one.
-    holder: Holder,
+    holder: NonceHolder,
 }
 
 /// Who has a remembered number now.
-enum Holder {
+enum NonceHolder {
     Nobody,
     /// A request whose transaction was replaced by another one with this number, for good.
     Replaced,
@@ -111,7 +111,7 @@ enum Holder {
     Other(RequestId),
 }
 
-impl Refused {
+impl RefusedPayment {
     /// Its time is over and it is nowhere, but an older one may have come that is not kept: where only the message is the same,
     /// each has another signature, by which nodes are asked.
     fn may_be_an_older_one(&self) -> bool {
@@ -218,8 +218,8 @@ pub async fn is_any(services: &Services, account: &ChainAccount) -> Result<bool,
     if let Some(known) = hot.find(&name, 0) {
         return Ok(!known.is_empty());
     }
-    let read = services.tenure.as_ref();
-    let read = read.and_then(|tenure| hot.begin(name, tenure));
+    let read = services.lease_term.as_ref();
+    let read = read.and_then(|lease_term| hot.begin(name, lease_term));
     let page = services.store.scan(&all(account)).await?;
     let keys = page.iter();
     let numbers: Vec<_> = keys
@@ -238,7 +238,11 @@ fn all(account: &ChainAccount) -> Scan {
 }
 
 /// What the client of a request hears that is not built; `is_partial` where only some of several transactions have come.
-fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_partial: bool) -> RepeatBlocker {
+fn paid_before(
+    next: &NextRequest<'_>,
+    refused: &RefusedPayment,
+    is_partial: bool,
+) -> RepeatBlocker {
     let (hash, id) = (&refused.row.signed.tx_hash, refused.request);
     let with = match next.account.network.rules().is_numbered() {
         true => format!(", with nonce {}", refused.number),
@@ -255,7 +259,7 @@ fn paid_before(next: &NextRequest<'_>, refused: &Refused, is_partial: bool) -> R
 }
 
 /// What helps where nodes do not say what became of a refused transaction.
-fn way_out(refused: &Refused) -> String {
+fn way_out(refused: &RefusedPayment) -> String {
     let (id, older) = (refused.request, older(refused));
     format!(
         "where they never do, look it up at a node that you trust before you pay another amount, or an operator forgets it \
@@ -264,7 +268,7 @@ fn way_out(refused: &Refused) -> String {
 }
 
 /// What is to be said of older ones of the same payment that are not kept.
-fn older(refused: &Refused) -> String {
+fn older(refused: &RefusedPayment) -> String {
     match refused.row.unkept {
         0 => String::new(),
         older => format!(
@@ -275,7 +279,7 @@ fn older(refused: &Refused) -> String {
 }
 
 /// What a request is to do, to be compared with what refused ones were to do.
-struct Sought {
+struct SoughtPayment {
     purpose: Purpose,
     /// SHA-256 of its payload, where that is the whole transaction.
     whole: Option<[u8; 32]>,
@@ -283,7 +287,7 @@ struct Sought {
     is_filler: bool,
 }
 
-impl Sought {
+impl SoughtPayment {
     fn new(next: &NextRequest<'_>) -> Self {
         let network = next.account.network;
         let filler = network.rules().gap_filler(next.payload);
@@ -361,7 +365,7 @@ fn payload_of(
 
 /// Whether a request that the chain may take in place of a refused one pays that, to the memo.
 fn pays_exactly_the_same(next: &NextRequest<'_>, other: &SigningRequest) -> bool {
-    let sought = Sought::new(next);
+    let sought = SoughtPayment::new(next);
     match Payload::decode(&other.payload) {
         Ok(payload) => {
             let purpose = payload.purpose(next.account.network);
@@ -378,10 +382,10 @@ fn pays_exactly_the_same(next: &NextRequest<'_>, other: &SigningRequest) -> bool
 /// one of them. `over` gets those that are to be forgotten.
 fn settle_late(
     next: &NextRequest<'_>,
-    found: Vec<Refused>,
-    over: &mut Vec<Refused>,
+    found: Vec<RefusedPayment>,
+    over: &mut Vec<RefusedPayment>,
     now_ms: u64,
-) -> (Vec<Refused>, Option<RepeatBlocker>) {
+) -> (Vec<RefusedPayment>, Option<RepeatBlocker>) {
     let (mut unsettled, mut paid) = (Vec::new(), None);
     for refused in found {
         let Some(late) = &refused.row.late else {
@@ -403,13 +407,13 @@ async fn read_page(
     services: &Services,
     next: &NextRequest<'_>,
     asked: Scan,
-) -> Result<(Vec<Refused>, Option<Scan>), Fault> {
+) -> Result<(Vec<RefusedPayment>, Option<Scan>), Fault> {
     let page = services.store.scan(&asked).await?;
     let rest = asked.rest(&page);
     let mut found = Vec::with_capacity(page.len());
     for (key, row) in page {
         if let Some((_, number, request)) = rows::split_refused(&key) {
-            found.push(Refused {
+            found.push(RefusedPayment {
                 number,
                 is_same: false,
                 request,
@@ -419,13 +423,13 @@ async fn read_page(
                 whole: Vec::new(),
                 ends_ms: u64::MAX,
                 key,
-                holder: Holder::Nobody,
+                holder: NonceHolder::Nobody,
             });
         }
     }
     let requests: Vec<_> = found.iter().map(|it| it.request).collect();
     let payloads = payloads(services, &next.looks.payloads, next.account, &requests).await?;
-    let (rules, sought) = (next.account.network.rules(), Sought::new(next));
+    let (rules, sought) = (next.account.network.rules(), SoughtPayment::new(next));
     let mut alike: HashMap<Payment, Vec<usize>> = HashMap::new();
     for (index, (refused, payload)) in found.iter_mut().zip(payloads).enumerate() {
         let Some(payload) = payload else { continue };
@@ -457,7 +461,7 @@ async fn read_page(
 
 /// What a refused transaction uses up, where there are no numbers. One that cannot be read is as if it used nothing: it is
 /// waited for.
-fn inputs_of(account: &ChainAccount, refused: &Refused) -> Vec<Resource> {
+fn inputs_of(account: &ChainAccount, refused: &RefusedPayment) -> Vec<Resource> {
     let inputs = account
         .network
         .rules()
@@ -468,7 +472,7 @@ fn inputs_of(account: &ChainAccount, refused: &Refused) -> Vec<Resource> {
     })
 }
 
-async fn forget(services: &Services, over: &[Refused]) -> Result<(), Fault> {
+async fn forget(services: &Services, over: &[RefusedPayment]) -> Result<(), Fault> {
     if over.is_empty() {
         return Ok(());
     }
@@ -488,7 +492,7 @@ async fn forget(services: &Services, over: &[Refused]) -> Result<(), Fault> {
 async fn note_late(
     services: &Services,
     account: &ChainAccount,
-    refused: &Refused,
+    refused: &RefusedPayment,
     (told, is_partial): (Option<RequestId>, bool),
     place: Option<TransactionRow>,
 ) -> Result<(), Fault> {

@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource, request::TransactionState};
 
 use super::{
-    ASKED, Holder, NextRequest, Refused, RepeatBlocker, all,
+    ASKED, NextRequest, NonceHolder, RefusedPayment, RepeatBlocker, all,
     ended::{begin_anywhere, never_comes},
     forget, is_any,
-    kept::Kept,
+    kept::KeptPayments,
     note_late, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
@@ -33,7 +33,7 @@ const MARGIN_MS: u64 = 600_000;
 const MOST_MISSING: u64 = 16;
 
 /// The number that a request has to get.
-pub struct Demand {
+pub struct NonceDemand {
     /// It.
     pub number: u64,
     /// With any other one it would perhaps be a second payment: it waits where it cannot get this one.
@@ -49,7 +49,7 @@ pub async fn next_number(
     client: &dyn ChainClient,
     next: &NextRequest<'_>,
     offered: &[Resource],
-) -> Result<Option<Demand>, RepeatBlocker> {
+) -> Result<Option<NonceDemand>, RepeatBlocker> {
     let offered = offered.iter().find_map(|resource| match resource {
         Resource::Nonce(number) => Some(*number),
         Resource::Object(_) | Resource::TxHash(_) => None,
@@ -71,8 +71,8 @@ pub async fn next_number(
         Err(error) => {
             // With another number than that of the refused one, what pays something else is no second payment.
             open.retain(|refused| refused.is_same);
-            let may_be_used = |refused: &Refused| {
-                matches!(refused.holder, Holder::Nobody) && refused.number < offered
+            let may_be_used = |refused: &RefusedPayment| {
+                matches!(refused.holder, NonceHolder::Nobody) && refused.number < offered
             };
             if open.iter().any(may_be_used) {
                 return Err(RepeatBlocker::Wait(unsaid(error)));
@@ -83,11 +83,11 @@ pub async fn next_number(
     let (mut used, mut free, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
     for refused in open {
         match refused.holder {
-            Holder::Other(holder) => {
+            NonceHolder::Other(holder) => {
                 held.insert((refused.number, holder));
             }
-            Holder::Nobody if refused.number >= first_unused => free.push(refused),
-            Holder::Nobody | Holder::Replaced => used.push(refused),
+            NonceHolder::Nobody if refused.number >= first_unused => free.push(refused),
+            NonceHolder::Nobody | NonceHolder::Replaced => used.push(refused),
         }
     }
     settle(services, client, next, used).await?;
@@ -113,10 +113,10 @@ fn unsaid(error: ChainError) -> String {
     )
 }
 
-fn demand(next: &NextRequest<'_>, refused: &Refused, offered: u64) -> Demand {
+fn demand(next: &NextRequest<'_>, refused: &RefusedPayment, offered: u64) -> NonceDemand {
     let (number, id, is_own) = (refused.number, refused.request, refused.is_same);
     tracing::warn!(request = %next.request, refused = %id, number, offered, is_own, "an earlier transaction with this nonce was refused, and no block is known to have it; it is used, whatever a node offers");
-    Demand { number, is_own }
+    NonceDemand { number, is_own }
 }
 
 /// Whether a request can have the number of the same payment now. Few numbers that are missing before it are filled where
@@ -124,7 +124,7 @@ fn demand(next: &NextRequest<'_>, refused: &Refused, offered: u64) -> Demand {
 async fn can_have(
     services: &Services,
     next: &NextRequest<'_>,
-    own: &Refused,
+    own: &RefusedPayment,
     from: u64,
 ) -> Result<(), RepeatBlocker> {
     let (number, id) = (own.number, own.request);
@@ -178,7 +178,7 @@ pub async fn check_named_number(
     }
     let mut open = open_rows(services, next, 0).await.map_err(unread)?;
     // It takes the place of one of the refused ones: of several that pay the same each has its own number.
-    let is_named = |refused: &Refused| uses.contains(&Resource::Nonce(refused.number));
+    let is_named = |refused: &RefusedPayment| uses.contains(&Resource::Nonce(refused.number));
     if open
         .iter()
         .any(|refused| refused.is_same && is_named(refused))
@@ -196,16 +196,16 @@ pub async fn check_named_number(
     for refused in open {
         let (number, id) = (refused.number, refused.request);
         match refused.holder {
-            Holder::Other(holder) => {
+            NonceHolder::Other(holder) => {
                 held.insert((number, holder));
             }
-            Holder::Nobody if number >= first_unused => {
+            NonceHolder::Nobody if number >= first_unused => {
                 return Err(RepeatBlocker::Refuse(format!(
                     "the same payment of request {id} was refused with nonce {number}, and can still come: with another \
                      nonce it could be paid twice; leave the nonce out, or name nonce {number}"
                 )));
             }
-            Holder::Nobody | Holder::Replaced => used.push(refused),
+            NonceHolder::Nobody | NonceHolder::Replaced => used.push(refused),
         }
     }
     settle(services, client, next, used).await?;
@@ -218,14 +218,15 @@ async fn open_rows(
     services: &Services,
     next: &NextRequest<'_>,
     offered: u64,
-) -> Result<Vec<Refused>, Fault> {
-    let (mut open, mut kept) = (Vec::new(), Kept::default());
+) -> Result<Vec<RefusedPayment>, Fault> {
+    let (mut open, mut kept) = (Vec::new(), KeptPayments::default());
     let mut scan = Some(all(next.account));
     while let Some(asked) = scan {
         let (found, rest) = read_page(services, next, asked).await?;
         scan = rest;
         kept.add(&found);
-        let of = |refused: &Refused| rows::claim(next.account, &Resource::Nonce(refused.number));
+        let of =
+            |refused: &RefusedPayment| rows::claim(next.account, &Resource::Nonce(refused.number));
         let holders: Vec<_> = found.iter().map(of).collect();
         let holders = services.load_all::<RequestId>(&holders).await?;
         let holders = holders.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -243,15 +244,15 @@ async fn open_rows(
                     over.push(refused);
                     continue;
                 }
-                Some((_, Some(TransactionState::Replaced { .. }))) => Holder::Replaced,
-                Some((holder, _)) => Holder::Other(holder),
-                None => Holder::Nobody,
+                Some((_, Some(TransactionState::Replaced { .. }))) => NonceHolder::Replaced,
+                Some((holder, _)) => NonceHolder::Other(holder),
+                None => NonceHolder::Nobody,
             };
             let is_below = refused.number < offered;
             // What is below is asked for: no clock is needed to tell that it ends.
             let can_come = is_below || !is_over(services, next, &refused);
             refused.is_same &= can_come;
-            if refused.is_same || is_below && !matches!(refused.holder, Holder::Other(_)) {
+            if refused.is_same || is_below && !matches!(refused.holder, NonceHolder::Other(_)) {
                 open.push(refused);
             }
         }
@@ -263,7 +264,7 @@ async fn open_rows(
 }
 
 /// When a refused transaction can no longer come, by this machine's clock, by a margin; `None` where that never is.
-fn end_ms(next: &NextRequest<'_>, refused: &Refused) -> Option<u64> {
+fn end_ms(next: &NextRequest<'_>, refused: &RefusedPayment) -> Option<u64> {
     let rules = next.account.network.rules();
     let end = rules.valid_until(&refused.row.signed).ok().flatten()?;
     Some(match end.time_ms {
@@ -272,7 +273,7 @@ fn end_ms(next: &NextRequest<'_>, refused: &Refused) -> Option<u64> {
     })
 }
 
-fn is_over(services: &Services, next: &NextRequest<'_>, refused: &Refused) -> bool {
+fn is_over(services: &Services, next: &NextRequest<'_>, refused: &RefusedPayment) -> bool {
     end_ms(next, refused).is_some_and(|end_ms| end_ms <= services.now_ms())
 }
 
@@ -282,7 +283,7 @@ async fn settle(
     services: &Services,
     client: &dyn ChainClient,
     next: &NextRequest<'_>,
-    used: Vec<Refused>,
+    used: Vec<RefusedPayment>,
 ) -> Result<(), RepeatBlocker> {
     let now_ms = services.now_ms();
     let mut over = Vec::new();
@@ -292,7 +293,7 @@ async fn settle(
     begin_anywhere(services, &mut unsettled);
     unsettled.sort_by_key(|refused| !refused.is_same);
     let not_asked = unsettled.split_off(unsettled.len().min(ASKED));
-    let unknown = |refused: &Refused| {
+    let unknown = |refused: &RefusedPayment| {
         let (number, hash, id) = (refused.number, &refused.row.signed.tx_hash, refused.request);
         RepeatBlocker::Wait(format!(
             "nonce {number} is used on the chain, perhaps by the transaction {hash} of request {id}, which nodes had \

@@ -15,10 +15,10 @@ use covault_core::{
 };
 
 use super::{
-    ASKED, MEMORY_MS, NextRequest, Refused, RepeatBlocker, all, ended,
+    ASKED, MEMORY_MS, NextRequest, RefusedPayment, RepeatBlocker, all, ended,
     ended::{end_ms, never_comes},
     forget, inputs_of, is_any,
-    kept::Kept,
+    kept::KeptPayments,
     note_late, older, paid_before, pays_exactly_the_same, read_page, settle_late, unread, way_out,
 };
 use crate::{
@@ -214,8 +214,8 @@ async fn is_one_in_block(
 async fn same_rows(
     services: &Services,
     next: &NextRequest<'_>,
-) -> Result<(Vec<Refused>, Vec<Refused>), Fault> {
-    let (mut same, mut ended, mut kept) = (Vec::new(), Vec::new(), Kept::default());
+) -> Result<(Vec<RefusedPayment>, Vec<RefusedPayment>), Fault> {
+    let (mut same, mut ended, mut kept) = (Vec::new(), Vec::new(), KeptPayments::default());
     let now_ms = services.now_ms();
     let mut scan = Some(all(next.account));
     while let Some(asked) = scan {
@@ -267,7 +267,7 @@ enum AskedAgain {
 async fn asked_again(
     services: &Services,
     account: &ChainAccount,
-    refused: &[Refused],
+    refused: &[RefusedPayment],
 ) -> Result<Vec<Option<AskedAgain>>, Fault> {
     let all = refused.iter().flat_map(|it| it.whole.iter().cloned());
     let all: Vec<Resource> = all.collect();
@@ -338,7 +338,7 @@ async fn used_for_good(
 fn waits_for_its_time(
     services: &Services,
     next: &NextRequest<'_>,
-    refused: &Refused,
+    refused: &RefusedPayment,
 ) -> RepeatBlocker {
     let (id, hash) = (refused.request, &refused.row.signed.tx_hash);
     let until = match end_ms(next.account, refused) {
@@ -359,8 +359,8 @@ async fn settle(
     services: &Services,
     client: &dyn ChainClient,
     next: &NextRequest<'_>,
-    same: Vec<Refused>,
-) -> Result<Vec<Refused>, RepeatBlocker> {
+    same: Vec<RefusedPayment>,
+) -> Result<Vec<RefusedPayment>, RepeatBlocker> {
     let now_ms = services.now_ms();
     let mut over = Vec::new();
     let (mut unsettled, mut paid) = settle_late(next, same, &mut over, now_ms);

@@ -22,7 +22,7 @@ use crate::{
     requests::{
         account::ChainAccount,
         followed, rebroadcast, recipients,
-        refused::{self, Demand, NextRequest, RepeatBlocker},
+        refused::{self, NextRequest, NonceDemand, RepeatBlocker},
         replacing,
         request_store::StoredRequest,
         simulations, tx_builder,
@@ -231,7 +231,7 @@ impl SigningState {
                                 refused::next_number(&services, &*client, &next, &candidate_inputs);
                             match number.await {
                                 Ok(None) => {}
-                                Ok(Some(Demand { number, is_own })) => {
+                                Ok(Some(NonceDemand { number, is_own })) => {
                                     demanded.extend(is_own.then_some(Resource::Nonce(number)));
                                     candidate_inputs = vec![Resource::Nonce(number)];
                                     let rules = network.rules();

@@ -37,7 +37,7 @@ use crate::{
     },
     commands::command_commit::CommandCommit,
     port::SignerHold,
-    process::{counters::Waiting, tasks::AbortOnDrop},
+    process::{counters::StalledRequest, tasks::AbortOnDrop},
     requests::{
         batch_claim::BatchClaim,
         rebroadcast::RebroadcastCache,
@@ -201,7 +201,7 @@ pub struct SigningState {
     /// Its turn came while its task ran.
     turn_came: bool,
     /// Why it cannot continue, as its row says.
-    delayed: Option<(String, Waiting)>,
+    delayed: Option<(String, StalledRequest)>,
     /// The reason that its audit trail has last.
     delay_in_trail: Option<String>,
     /// It was live before: what its last effect did is not known.

@@ -16,7 +16,7 @@ use crate::{
     requests::{
         followed,
         request_store::{CommitExtras, StoredRequest},
-        tracking::{Doubt, Verdict},
+        tracking::{PendingVerdict, Verdict},
     },
     services::DEADLINE_GRACE_MS,
     vaults::vault,
@@ -162,7 +162,8 @@ impl SigningState {
         self.tries = self.tries.saturating_add(1);
         self.is_waiting = true;
         let actor = myself.clone();
-        let doubt = Doubt::new(move |verdict| actor.cast(Msg::VerdictCame(verdict)).is_ok());
+        let doubt =
+            PendingVerdict::new(move |verdict| actor.cast(Msg::VerdictCame(verdict)).is_ok());
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;

@@ -33,7 +33,7 @@ const MAX_NODES_APART: u64 = 64;
 
 /// When it is looked whose transaction has taken the place of one that nobody here has.
 #[derive(Default)]
-pub struct Look {
+pub struct ReplacementCheck {
     /// Not before.
     due: Option<Instant>,
     /// How long it is not, after the last one.
@@ -42,7 +42,7 @@ pub struct Look {
     never_since: Option<Instant>,
 }
 
-impl Look {
+impl ReplacementCheck {
     /// Whether one is due. The next one comes after twice as long.
     pub fn begin(&mut self, longest: Duration) -> bool {
         let now = Instant::now();
@@ -69,7 +69,7 @@ impl Look {
 }
 
 /// One transaction that is followed.
-pub struct Entry {
+pub struct FollowedTransaction {
     pub tracked: TrackedRequest,
     /// As the store has it.
     pub known: TransactionRow,
@@ -84,7 +84,7 @@ pub struct Entry {
     /// The answers that it never comes, or some of it, since the nodes last said otherwise or nothing.
     pub void: Option<VoidAnswers>,
     /// Where nobody here has it: how it is found out whose transaction has taken its place.
-    pub look: Look,
+    pub look: ReplacementCheck,
     /// When a block was first seen to have it, in milliseconds since the Unix epoch: one that says another block each
     /// time must not seem to bring something new.
     pub mined_ms: Option<u64>,
@@ -106,7 +106,7 @@ pub struct Entry {
     pub unanswered: bool,
 }
 
-impl Entry {
+impl FollowedTransaction {
     /// Asks again later.
     pub fn wait(&mut self, longest: Duration) {
         self.wait_for(Backoff::new(Duration::ZERO, longest).after(self.pause));

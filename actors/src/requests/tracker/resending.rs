@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use covault_core::{fault::Fault, ids::RequestId, networks::Resource};
 use tokio::time::Instant;
 
-use super::Pump;
+use super::ChainTracker;
 use crate::{
     requests::{
         account::ChainAccount,
@@ -17,7 +17,7 @@ use crate::{
 /// Nothing more is sent to every node in one round once that took so long.
 const SPREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Pump {
+impl ChainTracker {
     /// Sends what nodes have lost once more: where there are numbers, from the lowest one of an account on.
     pub(super) async fn send_again(&mut self, missing: Vec<RequestId>, now_ms: u64) {
         let mut by_account: HashMap<ChainAccount, Vec<(u64, RequestId)>> = HashMap::new();

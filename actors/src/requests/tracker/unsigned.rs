@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::Pump;
+use super::ChainTracker;
 use crate::{
     chain_rpc::{ChainClient, TrackedTransaction, TransactionSighting},
     requests::{
@@ -49,12 +49,12 @@ pub(super) enum UnsignedFate {
 /// The looks whose transaction was seen in the place of one: a wallet's history is long, so they are tasks of their own,
 /// one at a time.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct ReplacementChecks {
     wanted: BTreeMap<RequestId, TransactionSighting>,
     pub(super) running: JoinSet<(RequestId, UnsignedFate)>,
 }
 
-impl Looks {
+impl ReplacementChecks {
     /// A look is wanted by what was seen, and no more where that is nothing that ends a transaction.
     pub(super) fn want(&mut self, request: RequestId, sighting: Option<TransactionSighting>) {
         let ends = |sighting: &TransactionSighting| {
@@ -82,7 +82,7 @@ enum OtherwiseSigned {
     Unknown,
 }
 
-impl Pump {
+impl ChainTracker {
     /// Begins the next look that is due, where none is running.
     pub(super) fn begin_look(&mut self) {
         let longest = Duration::from_millis(self.services.settings.tracking_most_ms);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use covault_core::{ids::RequestId, request::TransactionState};
 
-use super::{Pump, entry::Entry};
+use super::{ChainTracker, entry::FollowedTransaction};
 use crate::{
     requests::{
         account::ChainAccount,
@@ -17,7 +17,7 @@ use crate::{
 /// milliseconds.
 const GAP_MS: u64 = 60_000;
 
-impl Pump {
+impl ChainTracker {
     /// The newest block of the chain, where it is counted how long transactions wait.
     pub(super) async fn head(&self) -> Option<u64> {
         self.services.chains.speed_up(self.chain)?;
@@ -36,7 +36,7 @@ impl Pump {
         let Some(policy) = self.services.chains.speed_up(self.chain) else {
             return;
         };
-        let waits = |entry: &Entry| match entry.known {
+        let waits = |entry: &FollowedTransaction| match entry.known {
             TransactionRow {
                 state: TransactionState::Pending,
                 waits_since_block: Some(since),
@@ -44,7 +44,7 @@ impl Pump {
             } => head.saturating_sub(since) >= policy.after_blocks,
             _ => false,
         };
-        let waiting: Vec<&Entry> = self.of(seen, waits).collect();
+        let waiting: Vec<&FollowedTransaction> = self.of(seen, waits).collect();
         let mut lowest: HashMap<&ChainAccount, u64> = HashMap::new();
         for tracked in waiting.iter().map(|entry| &entry.tracked) {
             if let Some(number) = tracked.number {
@@ -72,7 +72,7 @@ impl Pump {
 
     /// Has it looked whether transactions that never end by themselves wait behind a number that nobody uses.
     pub(super) fn seek_gaps(&mut self, seen: &[RequestId], now_ms: u64) {
-        let waits = |entry: &Entry| {
+        let waits = |entry: &FollowedTransaction| {
             let transaction = &entry.tracked.transaction;
             let rules = entry.tracked.account.network.rules();
             let since_ms = transaction.sent_at_ms.max(entry.gap_sought_ms);
@@ -122,8 +122,8 @@ impl Pump {
     fn of(
         &self,
         some: &[RequestId],
-        such: impl Fn(&Entry) -> bool,
-    ) -> impl Iterator<Item = &Entry> {
+        such: impl Fn(&FollowedTransaction) -> bool,
+    ) -> impl Iterator<Item = &FollowedTransaction> {
         let entries = some.iter().filter_map(|request| self.open.get(request));
         entries.filter(move |entry| such(entry))
     }

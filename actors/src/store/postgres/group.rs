@@ -20,22 +20,22 @@ const BYTES: usize = 8 << 20;
 
 /// A batch that waits. The one who takes it out decides what becomes of it: the writer, or its caller,
 /// who has waited long enough.
-pub(super) type Waiting = Arc<Mutex<Option<Batch>>>;
+pub(super) type QueuedJob = Arc<Mutex<Option<Batch>>>;
 
 /// Takes a batch out, if it is still there.
-pub(super) fn take(waiting: &Waiting) -> Option<Batch> {
+pub(super) fn take(waiting: &QueuedJob) -> Option<Batch> {
     waiting.lock().take()
 }
 
-type Outcome = Result<(), CommitError>;
+type JobOutcome = Result<(), CommitError>;
 
 /// A batch, and who is told.
-pub(super) struct Job {
-    pub(super) batch: Waiting,
-    pub(super) reply: oneshot::Sender<Outcome>,
+pub(super) struct CommitJob {
+    pub(super) batch: QueuedJob,
+    pub(super) reply: oneshot::Sender<JobOutcome>,
 }
 
-impl Job {
+impl CommitJob {
     /// Whether its caller still wants it.
     pub(super) fn wanted(&self) -> bool {
         let batch = self.batch.lock();
@@ -45,17 +45,17 @@ impl Job {
 
 /// Batches that go in one transaction, in the order of their arrival.
 #[derive(Default)]
-pub(super) struct Group {
-    members: Vec<(Batch, oneshot::Sender<Outcome>)>,
+pub(super) struct CommitGroup {
+    members: Vec<(Batch, oneshot::Sender<JobOutcome>)>,
     /// What the last try decided about each of them.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<JobOutcome>,
     /// Rows that the next try looks at as well.
     suspects: BTreeSet<Key>,
 }
 
 /// The rows that a group has to lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Locks {
+pub(super) struct GroupLocks {
     /// For itself.
     pub(super) own: BTreeSet<Key>,
     /// Against changes alone: others may look at them at the same time.
@@ -64,7 +64,7 @@ pub(super) struct Locks {
 
 /// What a group writes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
+pub(super) struct GroupChanges {
     /// Rows that are not there, and must not be.
     pub(super) inserts: Vec<(Key, Row)>,
     pub(super) updates: Vec<(Key, Row)>,
@@ -74,9 +74,9 @@ pub(super) struct Changes {
     pub(super) held: Vec<Key>,
 }
 
-impl Group {
+impl CommitGroup {
     /// Takes those that have waited longest, in their order; nothing when nobody wants any of them.
-    pub(super) fn take(waiting: &mut VecDeque<Job>) -> Option<Self> {
+    pub(super) fn take(waiting: &mut VecDeque<CommitJob>) -> Option<Self> {
         let mut group = Self::default();
         let (mut rows, mut bytes) = (0, 0);
         while group.len() < BATCHES && rows < ROWS && bytes < BYTES {
@@ -104,8 +104,8 @@ impl Group {
         self.members.len()
     }
 
-    /// The rows to be locked before [`Group::decide`].
-    pub(super) fn locks(&self) -> Locks {
+    /// The rows to be locked before [`CommitGroup::decide`].
+    pub(super) fn locks(&self) -> GroupLocks {
         let (mut own, mut shared) = (self.suspects.clone(), BTreeSet::new());
         for (batch, _) in &self.members {
             for write in batch.writes() {
@@ -118,12 +118,12 @@ impl Group {
             own.extend(batch.chains().into_iter().map(rows::audit_head));
         }
         shared.retain(|key| !own.contains(key));
-        Locks { own, shared }
+        GroupLocks { own, shared }
     }
 
     /// Decides about each batch, given which of the locked rows there are, with the values of heads
     /// of the audit log (the others' do not matter).
-    pub(super) fn decide(&mut self, mut rows: BTreeMap<Key, Row>) -> Changes {
+    pub(super) fn decide(&mut self, mut rows: BTreeMap<Key, Row>) -> GroupChanges {
         let before: BTreeSet<Key> = rows.keys().cloned().collect();
         // Rows that are changed; and whether a batch relies on their absence where they are absent.
         let mut touched: BTreeMap<Key, bool> = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Group {
         // New entries of the audit log are named by no batch.
         let new = rows.keys().filter(|key| !before.contains(*key));
         touched.extend(new.map(|key| (key.clone(), true)));
-        let mut changes = Changes::default();
+        let mut changes = GroupChanges::default();
         for (key, relies) in touched {
             match rows.remove(&key) {
                 Some(row) if before.contains(&key) => changes.updates.push((key, row)),
@@ -160,7 +160,7 @@ impl Group {
 
     /// Not all inserts of the last try were possible. The next one sees rows that another process has
     /// made, and looks whether there are entries behind the head of a chain.
-    pub(super) fn collided(&mut self, changes: Changes) {
+    pub(super) fn collided(&mut self, changes: GroupChanges) {
         let keys = changes.inserts.into_iter().map(|(key, _)| key);
         let entries = keys.filter(|key| key.space == KeySpace::AuditEntry);
         self.suspects = entries.collect();

@@ -10,10 +10,10 @@ fn key(name: u8) -> Key {
 
 type Reply = oneshot::Receiver<Result<(), CommitError>>;
 
-fn job(batch: Batch) -> (Job, Waiting, Reply) {
+fn job(batch: Batch) -> (CommitJob, QueuedJob, Reply) {
     let (reply, answer) = oneshot::channel();
     let batch = Arc::new(Mutex::new(Some(batch)));
-    let job = Job {
+    let job = CommitJob {
         batch: Arc::clone(&batch),
         reply,
     };
@@ -32,7 +32,7 @@ fn batch(written: &[u8], seen: &[u8]) -> Batch {
     batch
 }
 
-fn group(batches: Vec<Batch>) -> Group {
+fn group(batches: Vec<Batch>) -> CommitGroup {
     let (jobs, _): (VecDeque<_>, Vec<_>) = batches
         .into_iter()
         .map(|batch| {
@@ -41,7 +41,7 @@ fn group(batches: Vec<Batch>) -> Group {
         })
         .unzip();
     let mut jobs = jobs;
-    Group::take(&mut jobs).unwrap()
+    CommitGroup::take(&mut jobs).unwrap()
 }
 
 /// Rows of these names, each in version 1.
@@ -96,7 +96,7 @@ fn group__should_write_what_is_left_of_all_batches_in_their_order() {
     let changes = group.decide(found(&[1, 2]));
     assert_eq!(
         changes,
-        Changes {
+        GroupChanges {
             inserts: vec![(key(3), row(2, &[3]))],
             updates: vec![(key(1), row(3, &[1])), (key(2), row(1, &[22]))],
             deletes: vec![key(7)],
@@ -117,7 +117,7 @@ fn group__should_tell_each_batch_its_own_outcome_and_write_nothing_of_the_refuse
         third
     });
     let mut waiting = VecDeque::from([first, second, third]);
-    let mut group = Group::take(&mut waiting).unwrap();
+    let mut group = CommitGroup::take(&mut waiting).unwrap();
     let changes = group.decide(found(&[3]));
     let names: Vec<_> = changes.inserts.iter().map(|(key, _)| key.clone()).collect();
     assert_eq!(names, [key(1), key(2)]);
@@ -190,7 +190,7 @@ fn group__should_take_what_is_wanted_up_to_its_limits() {
         all.push((batch, answer));
     }
     assert!(take(&all[3].0).is_some());
-    let group = Group::take(&mut waiting).unwrap();
+    let group = CommitGroup::take(&mut waiting).unwrap();
     assert_eq!(group.len(), 255);
     assert!(waiting.is_empty());
     let (big, ..) = job({
@@ -200,7 +200,7 @@ fn group__should_take_what_is_wanted_up_to_its_limits() {
     });
     let (small, ..) = job(batch(&[1], &[]));
     waiting.extend([big, small]);
-    assert_eq!(Group::take(&mut waiting).unwrap().len(), 1);
-    assert_eq!(Group::take(&mut waiting).unwrap().len(), 1);
-    assert!(Group::take(&mut waiting).is_none());
+    assert_eq!(CommitGroup::take(&mut waiting).unwrap().len(), 1);
+    assert_eq!(CommitGroup::take(&mut waiting).unwrap().len(), 1);
+    assert!(CommitGroup::take(&mut waiting).is_none());
 }

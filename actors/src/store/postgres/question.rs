@@ -6,7 +6,7 @@ use super::MAX_KEY;
 use crate::store::{Key, KeySpace, Row, Scan, prefix_end};
 
 /// A row, some rows, or a page of rows.
-pub(super) enum Question {
+pub(super) enum RowQuery {
     Some {
         space: KeySpace,
         keys: Vec<Vec<u8>>,
@@ -22,7 +22,7 @@ pub(super) enum Question {
     },
 }
 
-impl Question {
+impl RowQuery {
     /// A page.
     pub(super) fn page(scan: &Scan) -> Self {
         let mut first = scan.prefix.clone();

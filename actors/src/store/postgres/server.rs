@@ -41,13 +41,13 @@ const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "rows", include_str!("migrations
 
 /// Why a server cannot be used.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct ServerProblem {
     pub(super) text: String,
     /// It will not pass by itself.
     pub(super) lasting: bool,
 }
 
-impl Trouble {
+impl ServerProblem {
     pub(super) fn passing(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -63,7 +63,7 @@ impl Trouble {
     }
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for ServerProblem {
     fn from(error: sqlx::Error) -> Self {
         let lasting = match &error {
             // Wrong password, no such database, no such right.
@@ -84,20 +84,20 @@ impl From<sqlx::Error> for Trouble {
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ConnectionRole {
     Writes,
     Reads,
 }
 
 /// Where the server is, and what it is told.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct PostgresServer {
     options: PgConnectOptions,
     /// How long a statement may take.
     statement: Duration,
 }
 
-impl Server {
+impl PostgresServer {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] for what is no URL of a database.
     pub(super) fn new(url: &SecretString, statement: Duration) -> Result<Self, Fault> {
@@ -147,7 +147,7 @@ impl Server {
     }
 
     /// How sessions for `role` are opened. `name` is what the server calls them.
-    pub(super) fn session(&self, role: Role, name: &str) -> PgConnectOptions {
+    pub(super) fn session(&self, role: ConnectionRole, name: &str) -> PgConnectOptions {
         let statement = self.statement.as_millis().to_string();
         let lock = (self.statement / 2).as_millis().to_string();
         self.options.clone().application_name(name).options([
@@ -157,8 +157,8 @@ impl Server {
             (
                 "default_transaction_read_only",
                 match role {
-                    Role::Writes => "off",
-                    Role::Reads => "on",
+                    ConnectionRole::Writes => "off",
+                    ConnectionRole::Reads => "on",
                 },
             ),
             ("statement_timeout", statement.as_str()),
@@ -184,8 +184,8 @@ impl Server {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn connect(&self, name: &str) -> Result<PgConnection, Trouble> {
-        let options = self.session(Role::Writes, name);
+    pub(super) async fn connect(&self, name: &str) -> Result<PgConnection, ServerProblem> {
+        let options = self.session(ConnectionRole::Writes, name);
         let limit = CONNECTING.min(self.statement);
         tokio::time::timeout(limit, async {
             let mut connection = options.connect().await?;
@@ -193,7 +193,7 @@ impl Server {
             Ok(connection)
         })
         .await
-        .map_err(|_| Trouble::passing("it does not answer"))?
+        .map_err(|_| ServerProblem::passing("it does not answer"))?
     }
 }
 
@@ -211,7 +211,7 @@ fn is_local(options: &PgConnectOptions) -> bool {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), Trouble> {
+pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), ServerProblem> {
     // Never less than asked for: remote_apply waits for more than we need.
     let question = "SELECT current_setting('server_version_num')::integer, \
          (SELECT pg_encoding_to_char(encoding)::text FROM pg_database \
@@ -222,25 +222,25 @@ pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), Trouble
     let (version, encoding, recovers, fsync, _): (i32, String, bool, String, String) =
         sqlx::query_as(question).fetch_one(connection).await?;
     if version < OLDEST {
-        return Err(Trouble::lasting(format!(
+        return Err(ServerProblem::lasting(format!(
             "it is PostgreSQL {}, and {} is the oldest that can be used",
             version / 10_000,
             OLDEST / 10_000
         )));
     }
     if encoding != "UTF8" {
-        return Err(Trouble::lasting(format!(
+        return Err(ServerProblem::lasting(format!(
             "the database has the encoding {encoding}: make one with ENCODING 'UTF8'"
         )));
     }
     if recovers {
         // Until a failover is over.
-        return Err(Trouble::passing(
+        return Err(ServerProblem::passing(
             "it is a standby: the URL must lead to the primary",
         ));
     }
     if fsync != "on" {
-        return Err(Trouble::lasting(
+        return Err(ServerProblem::lasting(
             "it runs with fsync = off, and would lose what it has confirmed: switch fsync on",
         ));
     }
@@ -252,7 +252,7 @@ pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), Trouble
 ///
 /// # Errors
 /// Why that is not possible now.
-pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(), Trouble> {
+pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(), ServerProblem> {
     let lock = if alone {
         "SELECT pg_try_advisory_lock($1)"
     } else {
@@ -278,7 +278,7 @@ pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(
     .fetch_optional(connection)
     .await?;
     let who = who.as_deref().unwrap_or("it has just ended");
-    Err(Trouble::passing(if alone {
+    Err(ServerProblem::passing(if alone {
         format!("another orchestrator uses this database ({who}): stop it first")
     } else {
         format!("another orchestrator uses this database exclusively ({who}): stop it first")
@@ -290,7 +290,10 @@ pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(
 ///
 /// # Errors
 /// Why that is not possible now.
-pub(super) async fn end_others(connection: &mut PgConnection, name: &str) -> Result<(), Trouble> {
+pub(super) async fn end_others(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<(), ServerProblem> {
     sqlx::query(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
          WHERE application_name = $1 AND pid <> pg_backend_pid() \
@@ -306,7 +309,7 @@ pub(super) async fn end_others(connection: &mut PgConnection, name: &str) -> Res
 ///
 /// # Errors
 /// What is in the way; nothing was changed by the step that failed.
-pub(super) async fn migrate(connection: &mut PgConnection) -> Result<(), Trouble> {
+pub(super) async fn migrate(connection: &mut PgConnection) -> Result<(), ServerProblem> {
     let known = MIGRATIONS.map(|(version, name, sql)| {
         let sql = sqlx::SqlSafeStr::into_sql_str(sql);
         Migration::new(version, name.into(), MigrationType::Simple, sql, false)
@@ -332,26 +335,28 @@ pub(super) async fn migrate(connection: &mut PgConnection) -> Result<(), Trouble
             .await?;
     }
     done.map_err(|error| match error {
-        MigrateError::VersionMissing(version) if version > latest => Trouble::lasting(format!(
-            "its schema is of version {version}, which a newer Covault made; this one knows \
+        MigrateError::VersionMissing(version) if version > latest => {
+            ServerProblem::lasting(format!(
+                "its schema is of version {version}, which a newer Covault made; this one knows \
              {latest}: start that newer version, or restore the backup from before the upgrade"
-        )),
+            ))
+        }
         MigrateError::VersionMissing(version) | MigrateError::VersionMismatch(version) => {
-            Trouble::lasting(format!(
+            ServerProblem::lasting(format!(
                 "version {version} of its schema is not the one of this Covault: the schema \
                  covault was made by a build that was never released, or changed by hand"
             ))
         }
         MigrateError::Execute(error) => error.into(),
         MigrateError::ExecuteMigration(error, version) => {
-            let trouble = Trouble::from(error);
+            let trouble = ServerProblem::from(error);
             let text = format!(
                 "its schema cannot be migrated to version {version}: {}",
                 trouble.text
             );
-            Trouble { text, ..trouble }
+            ServerProblem { text, ..trouble }
         }
-        other => Trouble::lasting(other.to_string()),
+        other => ServerProblem::lasting(other.to_string()),
     })
 }
 
@@ -369,7 +374,7 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
 
 /// What an error says of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum StatementEffect {
     /// It had none; the same again may work.
     Again,
     /// It had none; there is something in it that cannot be stored.
@@ -380,27 +385,27 @@ pub(super) enum Effect {
     Unknown,
 }
 
-/// See [`Effect`].
-pub(super) fn effect(error: &sqlx::Error) -> Effect {
+/// See [`StatementEffect`].
+pub(super) fn effect(error: &sqlx::Error) -> StatementEffect {
     let sqlx::Error::Database(error) = error else {
-        return Effect::Unknown;
+        return StatementEffect::Unknown;
     };
     let Some(error) = error.try_downcast_ref::<PgDatabaseError>() else {
-        return Effect::Unknown;
+        return StatementEffect::Unknown;
     };
     if error.severity() != PgSeverity::Error {
         // The session is over, perhaps after the commit.
-        return Effect::Unknown;
+        return StatementEffect::Unknown;
     }
     match error.code() {
         // Serialization failure, deadlock, another writer holds a row.
-        "40001" | "40P01" | "55P03" => Effect::Again,
+        "40001" | "40P01" | "55P03" => StatementEffect::Again,
         // It is the primary no more; it does not know whether it has committed.
-        "25006" | "40003" => Effect::Unknown,
+        "25006" | "40003" => StatementEffect::Unknown,
         code => match code.get(..2) {
-            Some("22" | "23" | "54") => Effect::Unfit,
-            Some("08" | "XX") | None => Effect::Unknown,
-            Some(_) => Effect::None,
+            Some("22" | "23" | "54") => StatementEffect::Unfit,
+            Some("08" | "XX") | None => StatementEffect::Unknown,
+            Some(_) => StatementEffect::None,
         },
     }
 }

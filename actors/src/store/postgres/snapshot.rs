@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::Mutex;
 
-use super::server::{self, Role, Server, Trouble};
+use super::server::{self, ConnectionRole, PostgresServer, ServerProblem};
 use crate::store::{RawRow, ReadError, Snapshot};
 
 /// How long the server keeps a state that nobody asks for: as long as it does, it can clear away nothing
@@ -14,16 +14,20 @@ const KEPT: &str = "120s";
 const MOST: i64 = 4_096;
 
 /// See the module. It ends with its connection.
-pub(super) struct Frozen(Mutex<PgConnection>);
+pub(super) struct FrozenState(Mutex<PgConnection>);
 
-impl Frozen {
+impl FrozenState {
     /// Takes the present state. `id` and `least` are the row in `covault.writers` of who asks, and the
     /// number of the last commit that it must know.
     ///
     /// # Errors
     /// Why that is not possible now.
-    pub(super) async fn take(server: &Server, id: &str, least: i64) -> Result<Self, Trouble> {
-        let session = server.session(Role::Reads, &format!("covault backup {id}"));
+    pub(super) async fn take(
+        server: &PostgresServer,
+        id: &str,
+        least: i64,
+    ) -> Result<Self, ServerProblem> {
+        let session = server.session(ConnectionRole::Reads, &format!("covault backup {id}"));
         let mut connection = session.connect().await?;
         server::examine(&mut connection).await?;
         sqlx::query("SELECT set_config('idle_in_transaction_session_timeout', $1, false)")
@@ -40,14 +44,16 @@ impl Frozen {
                 .fetch_optional(&mut connection)
                 .await?;
         if number.is_none_or(|number| number < least) {
-            return Err(Trouble::passing("it does not have the latest commits"));
+            return Err(ServerProblem::passing(
+                "it does not have the latest commits",
+            ));
         }
         Ok(Self(Mutex::new(connection)))
     }
 }
 
 #[async_trait]
-impl Snapshot for Frozen {
+impl Snapshot for FrozenState {
     async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
         let (space, key) = after.map_or((-1, [].as_slice()), |row| {
             (i16::from(row.space), row.key.as_slice())

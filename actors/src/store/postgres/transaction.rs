@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
-    group::{Group, Locks},
-    server::{self, Effect},
+    group::{CommitGroup, GroupLocks},
+    server::{self, StatementEffect},
 };
 use crate::store::{Key, KeySpace, Row};
 
@@ -47,12 +47,12 @@ const SETTLE: &str = "UPDATE covault.writers \
 
 /// Why a transaction did not end well.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) effect: Effect,
+pub(super) struct TransactionFailure {
+    pub(super) effect: StatementEffect,
     pub(super) text: String,
 }
 
-impl From<sqlx::Error> for Failed {
+impl From<sqlx::Error> for TransactionFailure {
     fn from(error: sqlx::Error) -> Self {
         Self {
             effect: server::effect(&error),
@@ -64,13 +64,13 @@ impl From<sqlx::Error> for Failed {
 /// Commits a group under the next number of a writer. The group keeps what was decided.
 ///
 /// # Errors
-/// Why that failed. With [`Effect::Unknown`] it may have happened, or happen later.
+/// Why that failed. With [`StatementEffect::Unknown`] it may have happened, or happen later.
 pub(super) async fn commit(
     connection: &mut PgConnection,
     writer: &str,
     number: i64,
-    group: &mut Group,
-) -> Result<(), Failed> {
+    group: &mut CommitGroup,
+) -> Result<(), TransactionFailure> {
     let mut transaction = connection.begin().await?;
     match write(&mut transaction, writer, number, group).await {
         Ok(()) => Ok(transaction.commit().await?),
@@ -85,8 +85,8 @@ async fn write(
     connection: &mut PgConnection,
     writer: &str,
     number: i64,
-    group: &mut Group,
-) -> Result<(), Failed> {
+    group: &mut CommitGroup,
+) -> Result<(), TransactionFailure> {
     let rows = lock(connection, &group.locks()).await?;
     let changes = group.decide(rows);
     let held = changes.held.iter().map(|key| (key, HELD));
@@ -104,14 +104,14 @@ async fn write(
     };
     if usize::try_from(inserted) != Ok(changes.inserts.len() + changes.held.len()) {
         group.collided(changes);
-        return Err(Failed {
-            effect: Effect::Again,
+        return Err(TransactionFailure {
+            effect: StatementEffect::Again,
             text: "another process created the same row".into(),
         });
     }
     if numbered != 1 {
-        return Err(Failed {
-            effect: Effect::Unknown,
+        return Err(TransactionFailure {
+            effect: StatementEffect::Unknown,
             text: "this process may not commit".into(),
         });
     }
@@ -134,10 +134,10 @@ fn columns<'a>(keys: impl IntoIterator<Item = &'a Key>) -> (Vec<i16>, Vec<&'a [u
     keys.into_iter().map(column).unzip()
 }
 
-type Columns<'a> = (Vec<i16>, Vec<&'a [u8]>, Vec<i64>, Vec<&'a [u8]>);
+type RowColumns<'a> = (Vec<i16>, Vec<&'a [u8]>, Vec<i64>, Vec<&'a [u8]>);
 
-fn rows_as_columns<'a>(rows: impl Iterator<Item = (&'a Key, &'a Row)>) -> Columns<'a> {
-    let mut columns = Columns::default();
+fn rows_as_columns<'a>(rows: impl Iterator<Item = (&'a Key, &'a Row)>) -> RowColumns<'a> {
+    let mut columns = RowColumns::default();
     for (key, row) in rows {
         columns.0.push(key.space as i16);
         columns.1.push(&key.bytes);
@@ -150,7 +150,7 @@ fn rows_as_columns<'a>(rows: impl Iterator<Item = (&'a Key, &'a Row)>) -> Column
 /// Locks those of some rows that there are, and gives them.
 async fn lock(
     connection: &mut PgConnection,
-    locks: &Locks,
+    locks: &GroupLocks,
 ) -> Result<BTreeMap<Key, Row>, sqlx::Error> {
     let (own, own_keys) = columns(&locks.own);
     let (shared, shared_keys) = columns(&locks.shared);
@@ -171,7 +171,7 @@ async fn lock(
 
 /// What is known of a commit whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(super) enum LostCommit {
     /// It happened.
     Taken,
     /// It did not, and never will.
@@ -194,20 +194,20 @@ pub(super) async fn settle(
     connection: &mut PgConnection,
     writer: &str,
     number: i64,
-) -> Result<(Settled, i64), sqlx::Error> {
+) -> Result<(LostCommit, i64), sqlx::Error> {
     let reached: Option<i64> = sqlx::query_scalar(SETTLE)
         .bind(writer)
         .bind(number)
         .fetch_optional(connection)
         .await?;
     let Some(reached) = reached else {
-        return Ok((Settled::Replaced, number));
+        return Ok((LostCommit::Replaced, number));
     };
     let settled = match reached - number {
-        0 => Settled::Taken,
-        1 => Settled::GivenUp,
-        ..0 => Settled::Behind,
-        2.. => Settled::Replaced,
+        0 => LostCommit::Taken,
+        1 => LostCommit::GivenUp,
+        ..0 => LostCommit::Behind,
+        2.. => LostCommit::Replaced,
     };
     Ok((settled, reached))
 }

@@ -18,32 +18,32 @@ use tokio::{
 };
 
 use super::{
-    Shared,
-    group::{Group, Job},
-    server::{self, Effect, Trouble},
-    transaction::{self, Failed, Settled},
+    PostgresState,
+    group::{CommitGroup, CommitJob},
+    server::{self, ServerProblem, StatementEffect},
+    transaction::{self, LostCommit, TransactionFailure},
 };
 
 /// The pauses before something that failed is tried again.
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) queue: mpsc::UnboundedReceiver<Job>,
-    pub(super) waiting: VecDeque<Job>,
+pub(super) struct PostgresWriter {
+    pub(super) shared: Arc<PostgresState>,
+    pub(super) queue: mpsc::UnboundedReceiver<CommitJob>,
+    pub(super) waiting: VecDeque<CommitJob>,
     pub(super) connection: Option<PgConnection>,
     /// The number of the last commit of which everything is known.
     pub(super) number: i64,
 }
 
-impl Writer {
+impl PostgresWriter {
     /// Writes until nobody can ask.
     pub(super) async fn run(mut self) {
         while self.some_wait().await {
             if self.shared.halted().is_some() {
                 self.refuse_all();
             } else if self.connection.is_some() || self.reconnect().await {
-                let group = Group::take(&mut self.waiting);
+                let group = CommitGroup::take(&mut self.waiting);
                 if let Some(group) = group {
                     self.commit(group).await;
                 }
@@ -75,7 +75,7 @@ impl Writer {
     fn refuse_all(&mut self) {
         self.collect();
         let reason = self.shared.halted().unwrap_or_default();
-        while let Some(group) = Group::take(&mut self.waiting) {
+        while let Some(group) = CommitGroup::take(&mut self.waiting) {
             group.fail(&reason);
         }
     }
@@ -89,7 +89,7 @@ impl Writer {
                 Err(trouble) => tracing::warn!(trouble.text, "PostgreSQL cannot be used now"),
             }
             self.collect();
-            self.waiting.retain(Job::wanted);
+            self.waiting.retain(CommitJob::wanted);
             if self.waiting.is_empty() || self.shared.halted().is_some() {
                 return false;
             }
@@ -100,28 +100,28 @@ impl Writer {
 
     /// Connects, and settles the commit with the next number, if there was one: true when it happened.
     /// No commit before it can happen after this.
-    async fn connect(&mut self) -> Result<bool, Trouble> {
+    async fn connect(&mut self) -> Result<bool, ServerProblem> {
         let shared = Arc::clone(&self.shared);
         let mut connection = shared.server.connect(&shared.name).await?;
         let (settled, number) = timeout(shared.patience / 2, async {
             server::end_others(&mut connection, &shared.name).await?;
             server::join(&mut connection, shared.alone).await?;
             let settled = transaction::settle(&mut connection, &shared.id, self.number + 1).await?;
-            Ok::<_, Trouble>(settled)
+            Ok::<_, ServerProblem>(settled)
         })
         .await
-        .map_err(|_| Trouble::passing("it does not answer"))??;
+        .map_err(|_| ServerProblem::passing("it does not answer"))??;
         match settled {
-            Settled::Taken | Settled::GivenUp => {}
-            Settled::Behind => {
-                return Err(Trouble::passing(shared.halt(
+            LostCommit::Taken | LostCommit::GivenUp => {}
+            LostCommit::Behind => {
+                return Err(ServerProblem::passing(shared.halt(
                     "PostgreSQL has lost commits that it had confirmed: it was put back to an \
                      older state, or a standby without them became the primary. The store is \
                      halted; see \"When commits were lost\" in docs/postgresql.md",
                 )));
             }
-            Settled::Replaced => {
-                return Err(Trouble::passing(shared.halt(
+            LostCommit::Replaced => {
+                return Err(ServerProblem::passing(shared.halt(
                     "another orchestrator has taken over this database, or it was put back to an \
                      older state: this process no longer reads or writes; stop it",
                 )));
@@ -132,7 +132,7 @@ impl Writer {
         // Sessions for reading may lead to a server that is the primary no more.
         shared.renew_pool();
         tracing::info!("connected to PostgreSQL again");
-        Ok(settled == Settled::Taken)
+        Ok(settled == LostCommit::Taken)
     }
 
     fn note(&mut self, number: i64) {
@@ -141,20 +141,20 @@ impl Writer {
     }
 
     /// Commits a group, and tells everyone in it.
-    async fn commit(&mut self, group: Group) {
+    async fn commit(&mut self, group: CommitGroup) {
         self.commit_by(group, Instant::now() + self.shared.patience)
             .await;
     }
 
-    async fn commit_by(&mut self, mut group: Group, until: Instant) {
+    async fn commit_by(&mut self, mut group: CommitGroup, until: Instant) {
         let mut tries = 0;
         loop {
-            let Err(Failed { effect, text }) = self.attempt(&mut group).await else {
+            let Err(TransactionFailure { effect, text }) = self.attempt(&mut group).await else {
                 return group.answer();
             };
             match effect {
-                Effect::Again => {}
-                Effect::Unfit if group.len() > 1 => {
+                StatementEffect::Again => {}
+                StatementEffect::Unfit if group.len() > 1 => {
                     // One of them cannot be stored: the others need not suffer for it.
                     for alone in group.split() {
                         if self.connection.is_some() && Instant::now() < until {
@@ -165,11 +165,11 @@ impl Writer {
                     }
                     return;
                 }
-                Effect::Unfit | Effect::None => {
+                StatementEffect::Unfit | StatementEffect::None => {
                     tracing::error!(text, batches = group.len(), "PostgreSQL refused to write");
                     return group.fail(&text);
                 }
-                Effect::Unknown => {
+                StatementEffect::Unknown => {
                     tracing::warn!(text, "the answer to a commit was lost");
                     match self.settle(group, until).await {
                         Some(never) => group = never,
@@ -186,9 +186,9 @@ impl Writer {
         }
     }
 
-    async fn attempt(&mut self, group: &mut Group) -> Result<(), Failed> {
-        let unknown = |text: &str| Failed {
-            effect: Effect::Unknown,
+    async fn attempt(&mut self, group: &mut CommitGroup) -> Result<(), TransactionFailure> {
+        let unknown = |text: &str| TransactionFailure {
+            effect: StatementEffect::Unknown,
             text: text.into(),
         };
         let connection = self.connection.as_mut();
@@ -204,7 +204,7 @@ impl Writer {
     /// Finds out the outcome of a commit whose answer was lost, however long that takes. Gives the
     /// group back when it did not happen, and never will; tells it when it did, or when it is not
     /// known by `until`.
-    async fn settle(&mut self, group: Group, until: Instant) -> Option<Group> {
+    async fn settle(&mut self, group: CommitGroup, until: Instant) -> Option<CommitGroup> {
         self.shared.doubt();
         self.connection = None;
         let mut group = Some(group);
@@ -215,7 +215,7 @@ impl Writer {
                 None => Instant::now() + self.shared.patience,
             };
             let found = timeout_at(limit, self.connect()).await;
-            match found.unwrap_or_else(|_| Err(Trouble::passing("it does not answer"))) {
+            match found.unwrap_or_else(|_| Err(ServerProblem::passing("it does not answer"))) {
                 Ok(taken) => {
                     self.shared.open();
                     if taken && let Some(group) = group.take() {

@@ -31,7 +31,7 @@ use crate::{
     },
     services::{Services, skip_unreadable},
     store::{Batch, KeySpace, Precondition, Scan, rows},
-    vaults::{capacity::Demand, management},
+    vaults::{capacity::CapacityDemand, management},
 };
 
 /// How often an approval is stored again while others change the request.
@@ -71,7 +71,7 @@ pub struct NewRule {
 
 /// When requests of the vault expire that wait for people.
 #[derive(Default)]
-pub(super) struct Expiry {
+pub(super) struct ApprovalExpiry {
     /// The first one, in milliseconds since the Unix epoch.
     due_ms: Option<u64>,
     timer: Option<AbortOnDrop>,
@@ -250,16 +250,16 @@ impl VaultState {
             });
             let _ = actor.cast(Msg::Expired(next));
         });
-        self.expiry = Expiry {
+        self.expiry = ApprovalExpiry {
             work: Some(AbortOnDrop(task.abort_handle())),
-            ..Expiry::default()
+            ..ApprovalExpiry::default()
         };
     }
 
     /// Those that were due have ended; the next one is due then.
     pub(super) fn expired(&mut self, myself: &ActorRef<Msg>, next_ms: Option<u64>) {
         // What came in between has no timer yet.
-        let Expiry { due_ms, .. } = std::mem::take(&mut self.expiry);
+        let ApprovalExpiry { due_ms, .. } = std::mem::take(&mut self.expiry);
         if let Some(due_ms) = next_ms.into_iter().chain(due_ms).min() {
             self.awaits(myself, due_ms);
         }
@@ -383,7 +383,7 @@ async fn room(
         .hot_vault(request.vault)
         .await?
         .ok_or_else(|| Fault::bug("a request without a vault"))?;
-    let demand = Demand {
+    let demand = CapacityDemand {
         vault: &vault,
         token: request.token,
         client_signer: request.consent.rule.client_signer(),

@@ -9,7 +9,7 @@ use covault_core::{
 
 use crate::{
     chain_rpc::ChainWait,
-    process::limits::{Party, Share, SigningParty},
+    process::limits::{LimitedParty, Share, SigningParty},
     services::Services,
 };
 
@@ -21,7 +21,7 @@ const FOOTPRINT: usize = 8 << 10;
 pub struct AdmissionPermit {
     /// One of the live requests. Given back once it is signed: a chain node that is down must
     /// not keep others from signing.
-    place: Option<Share<Party>>,
+    place: Option<Share<LimitedParty>>,
     /// What signers have to sign: one input until it is known, and those beyond it.
     inputs: Option<Share<SigningParty>>,
     more_inputs: Option<[Share<SigningParty>; 2]>,
@@ -30,7 +30,7 @@ pub struct AdmissionPermit {
     /// Its place among those that wait for the chain's nodes, from when it is accepted.
     pub chain_wait: Option<Arc<ChainWait>>,
     /// Its bytes in memory.
-    _bytes: Share<Party>,
+    _bytes: Share<LimitedParty>,
 }
 
 impl AdmissionPermit {
@@ -105,8 +105,11 @@ pub fn inputs(request: &SigningRequest) -> usize {
 }
 
 /// Whose places a request takes.
-pub fn parties(request: &SigningRequest) -> [Party; 2] {
-    [Party::Token(request.token), Party::Vault(request.vault)]
+pub fn parties(request: &SigningRequest) -> [LimitedParty; 2] {
+    [
+        LimitedParty::Token(request.token),
+        LimitedParty::Vault(request.vault),
+    ]
 }
 
 /// Whose signatures it waits for.

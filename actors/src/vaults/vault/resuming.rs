@@ -26,7 +26,7 @@ use super::{
 use crate::{
     chain_rpc::ChainWait,
     process::{
-        limits::{Party, Share, SigningParty},
+        limits::{LimitedParty, Share, SigningParty},
         tasks::contained,
     },
     requests::{account::ChainAccount, tx_builder},
@@ -44,11 +44,11 @@ const NEVERTHELESS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A step of it.
-pub enum Step {
+pub enum ResumeStep {
     /// A page of live requests was read, and what is to be read next.
     Found(Result<(Vec<LiveRequest>, Option<Scan>), Fault>),
     /// These were read, and wait in this way until they have actors.
-    Loaded(Result<Vec<ReadRequest>, Fault>, Vec<Unstarted>),
+    Loaded(Result<Vec<ReadRequest>, Fault>, Vec<UnstartedRequest>),
 }
 
 /// A request, and what is stored of it with the version of its row.
@@ -61,7 +61,7 @@ pub struct LiveRequest {
 }
 
 /// A request that waits for an actor, and counts for how long new ones have to wait: it may come at any time.
-pub struct Unstarted {
+pub struct UnstartedRequest {
     id: RequestId,
     /// Among those that are not signed.
     _unsigned: Option<Share<SigningParty>>,
@@ -71,16 +71,16 @@ pub struct Unstarted {
 }
 
 /// How far it has got.
-pub(super) struct Resuming {
+pub(super) struct ResumeProgress {
     /// Those that wait for an actor, in the order of creation.
-    waiting: VecDeque<Unstarted>,
+    waiting: VecDeque<UnstartedRequest>,
     /// Those that have come since the vault started: they are not among those that it looks for.
     admitted: HashSet<RequestId>,
     /// Those of them that need turns: the queues are not complete yet.
     behind: Option<Vec<(ChainAccount, RequestId)>>,
 }
 
-impl Resuming {
+impl ResumeProgress {
     /// Nothing was looked for yet.
     pub(super) fn new() -> Self {
         Self {
@@ -131,10 +131,10 @@ impl VaultState {
     pub(super) async fn resume_requests(
         &mut self,
         myself: &ActorRef<Msg>,
-        step: Step,
+        step: ResumeStep,
     ) -> Result<(), Fault> {
         match step {
-            Step::Found(page) => {
+            ResumeStep::Found(page) => {
                 let (page, next) = page?;
                 self.found(page).await;
                 match next {
@@ -146,7 +146,7 @@ impl VaultState {
                 }
             }
             // What is started counts by itself.
-            Step::Loaded(page, _unstarted) => {
+            ResumeStep::Loaded(page, _unstarted) => {
                 for (id, found) in page? {
                     if self.requests.contains_key(&id) {
                         continue;
@@ -164,14 +164,14 @@ impl VaultState {
         let actor = myself.clone();
         tokio::spawn(async move {
             let page = contained(find(&services, scan)).await;
-            let _ = actor.cast(Msg::Resuming(Step::Found(page)));
+            let _ = actor.cast(Msg::Resuming(ResumeStep::Found(page)));
         });
     }
 
     async fn found(&mut self, page: Vec<LiveRequest>) {
         for LiveRequest { failures, request } in page {
             let id = request.id;
-            let admitted = |resuming: &Resuming| resuming.admitted.contains(&id);
+            let admitted = |resuming: &ResumeProgress| resuming.admitted.contains(&id);
             if self.resuming.as_ref().is_some_and(admitted) {
                 continue;
             }
@@ -194,7 +194,7 @@ impl VaultState {
         }
     }
 
-    async fn unstarted(&self, request: &SigningRequest) -> Unstarted {
+    async fn unstarted(&self, request: &SigningRequest) -> UnstartedRequest {
         let effect = request.state.effect();
         let parties = parties(request);
         let is_unsigned = matches!(effect, Some(RequestEffect::Prepare | RequestEffect::Sign));
@@ -210,7 +210,7 @@ impl VaultState {
             Some(RequestEffect::Prepare) => queue.await.ok().flatten(),
             _ => None,
         };
-        Unstarted {
+        UnstartedRequest {
             id: request.id,
             _unsigned: is_unsigned.then(|| {
                 let unsigned = &services.limits.unsigned;
@@ -244,7 +244,7 @@ impl VaultState {
             return;
         }
         let live = &self.services.limits.live;
-        let held = live.held(&Party::Vault(self.vault.id));
+        let held = live.held(&LimitedParty::Vault(self.vault.id));
         let room = AT_ONCE.saturating_sub(held).clamp(NEVERTHELESS, PAGE);
         let next: Vec<_> = resuming
             .waiting
@@ -258,7 +258,7 @@ impl VaultState {
             }
             let ids = next.iter().map(|unstarted| unstarted.id).collect();
             let loaded = contained(load(&services, ids)).await;
-            let _ = actor.cast(Msg::Resuming(Step::Loaded(loaded, next)));
+            let _ = actor.cast(Msg::Resuming(ResumeStep::Loaded(loaded, next)));
         });
     }
 }

@@ -295,10 +295,10 @@ fn is_bytes(value: &MoveValue) -> bool {
 }
 
 /// A type, and whether the chain takes bytes for one of its values.
-type Reading = (TypeTag, fn(&[u8]) -> bool);
+type ArgumentCheck = (TypeTag, fn(&[u8]) -> bool);
 
 /// The types of amounts and recipients.
-const AMOUNTS: [fn() -> [Reading; 5]; 6] = [
+const AMOUNTS: [fn() -> [ArgumentCheck; 5]; 6] = [
     || readings::<u16>(TypeTag::U16),
     || readings::<u32>(TypeTag::U32),
     || readings::<u64>(TypeTag::U64),
@@ -307,7 +307,7 @@ const AMOUNTS: [fn() -> [Reading; 5]; 6] = [
     || readings::<[u8; 32]>(TypeTag::Address),
 ];
 
-fn readings<T: DeserializeOwned>(tag: TypeTag) -> [Reading; 5] {
+fn readings<T: DeserializeOwned>(tag: TypeTag) -> [ArgumentCheck; 5] {
     let list = |tag: &TypeTag| TypeTag::Vector(Box::new(tag.clone()));
     let lists = list(&tag);
     [

@@ -66,7 +66,7 @@ pub struct AptosTransaction {
 
 /// What a request says of a transaction beside what it does.
 #[derive(Clone, Copy, Default)]
-struct Terms<'a> {
+struct TransactionTerms<'a> {
     gas: Option<&'a wire::AptosGas>,
     sequence_number: Option<u64>,
     expiration_timestamp_secs: Option<u64>,
@@ -141,7 +141,7 @@ impl AptosMessage {
 pub(in crate::networks) fn send_native(
     wire: &wire::AptosSendNative,
 ) -> Result<AptosPayload, Fault> {
-    let terms = Terms {
+    let terms = TransactionTerms {
         gas: wire.gas_fee.as_ref(),
         sequence_number: wire.sequence_number,
         expiration_timestamp_secs: wire.expiration_timestamp_secs,
@@ -156,7 +156,7 @@ pub(in crate::networks) fn send_native(
 
 /// Parses an aptosSendCoin.
 pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<AptosPayload, Fault> {
-    let terms = Terms {
+    let terms = TransactionTerms {
         gas: wire.gas_fee.as_ref(),
         sequence_number: wire.sequence_number,
         expiration_timestamp_secs: wire.expiration_timestamp_secs,
@@ -175,7 +175,7 @@ pub(in crate::networks) fn send_coin(wire: &wire::AptosSendCoin) -> Result<Aptos
 pub(in crate::networks) fn send_custom(
     wire: &wire::AptosSendCustom,
 ) -> Result<AptosPayload, Fault> {
-    let terms = Terms {
+    let terms = TransactionTerms {
         gas: wire.gas_fee.as_ref(),
         sequence_number: wire.sequence_number,
         expiration_timestamp_secs: wire.expiration_timestamp_secs,
@@ -226,7 +226,7 @@ fn custom(payload: &[u8], chain_id: u8, from: Address, pays: bool) -> Result<Apt
 fn transaction(
     chain_id: u64,
     from: &str,
-    terms: Terms<'_>,
+    terms: TransactionTerms<'_>,
     action: impl FnOnce(u8, Address) -> Result<AptosAction, Fault>,
 ) -> Result<AptosPayload, Fault> {
     let chain_id = known_chain(chain_id)

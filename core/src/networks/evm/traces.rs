@@ -15,13 +15,13 @@ use crate::deposit::transfer::{Account, Candidate, CandidatePlace, TransferIndex
 const DEEPEST: usize = 1_100;
 
 /// Collects what one transaction passes on.
-struct Moves<'a> {
+struct TransferCollector<'a> {
     tx: [u8; 32],
     next: u32,
     found: &'a mut Vec<Candidate>,
 }
 
-impl Moves<'_> {
+impl TransferCollector<'_> {
     fn add(&mut self, from: Account, to: Account, amount: [u8; 32]) -> Result<(), BlockError> {
         if amount == [0; 32] {
             return Ok(());
@@ -66,7 +66,7 @@ impl EvmBlock {
             let root = trace.get("result").filter(|root| root.is_object());
             let root = root.ok_or(BlockError("a transaction has no trace"))?;
             check_root(transaction, root)?;
-            let mut moves = Moves {
+            let mut moves = TransferCollector {
                 tx: transaction.hash,
                 next: 0,
                 found: &mut found,
@@ -85,7 +85,7 @@ impl EvmBlock {
         let traces = traces.ok_or(BlockError("the answer is not a list of traces"))?;
         let mut found = Vec::new();
         let mut transactions = self.transactions.iter();
-        let mut moves: Option<Moves<'_>> = None;
+        let mut moves: Option<TransferCollector<'_>> = None;
         // Where the calls stand that have failed.
         let mut failed: Vec<Vec<u64>> = Vec::new();
         for trace in traces {
@@ -103,7 +103,7 @@ impl EvmBlock {
                 let next = next.ok_or(BlockError("a trace belongs to another transaction"))?;
                 check_root(next, trace.get("action").ok_or(UNREADABLE)?)?;
                 failed.clear();
-                moves = Some(Moves {
+                moves = Some(TransferCollector {
                     tx,
                     next: 0,
                     found: &mut found,
@@ -157,7 +157,7 @@ fn calls(call: &Value) -> Result<slice::Iter<'_, Value>, BlockError> {
 }
 
 /// What the calls of a trace of the `callTracer` pass on, from the outside in.
-fn walk(root: &Value, moves: &mut Moves<'_>) -> Result<(), BlockError> {
+fn walk(root: &Value, moves: &mut TransferCollector<'_>) -> Result<(), BlockError> {
     if has_failed(root) {
         return Ok(());
     }

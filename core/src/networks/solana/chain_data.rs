@@ -48,7 +48,7 @@ pub struct ChainData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeBudget {
     /// Units: a fifth more than `unitsConsumed` of `simulateTransaction`, no less than
-    /// [`super::Trial::least_units`] and no more than [`super::Trial::most_units`].
+    /// [`super::TransferSimulation::least_units`] and no more than [`super::TransferSimulation::most_units`].
     pub unit_limit: u32,
     /// Micro-lamports per unit, of `getRecentPrioritizationFees` for the accounts that it writes.
     pub unit_price: u64,

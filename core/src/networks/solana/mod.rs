@@ -26,5 +26,5 @@ pub use self::{
         SolanaTransfer,
     },
     rules::{Solana, each},
-    transfer::{Trial, transfer_fee, trial},
+    transfer::{TransferSimulation, transfer_fee, trial},
 };

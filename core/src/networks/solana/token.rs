@@ -134,7 +134,7 @@ impl TokenQueries {
         } else {
             (sender_2, recipient_2)
         };
-        let held = |account: &Option<AccountInfo>| -> Option<Holding> {
+        let held = |account: &Option<AccountInfo>| -> Option<TokenHolding> {
             let account = account.as_ref()?;
             let owned = account.owner == program.to_string();
             holding(&program, &account.data)
@@ -196,7 +196,7 @@ fn decimals(program: &Pubkey, data: &[u8]) -> Option<u8> {
 }
 
 /// An initialized token account.
-struct Holding {
+struct TokenHolding {
     mint: Pubkey,
     owner: Pubkey,
     /// Its issuer lets nothing in or out.
@@ -205,10 +205,10 @@ struct Holding {
     demands_memo: bool,
 }
 
-fn holding(program: &Pubkey, data: &[u8]) -> Option<Holding> {
+fn holding(program: &Pubkey, data: &[u8]) -> Option<TokenHolding> {
     let whole = data.len() == ACCOUNT_BYTES || extended(program, data, TYPE_ACCOUNT);
     let basic = data.get(..ACCOUNT_BYTES).filter(|_| whole)?;
-    Some(Holding {
+    Some(TokenHolding {
         mint: *TokenAccount::unpack_account_mint(basic)?,
         owner: *TokenAccount::unpack_account_owner(basic)?,
         frozen: basic.get(ACCOUNT_STATE) == Some(&FROZEN),

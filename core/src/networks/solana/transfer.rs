@@ -41,7 +41,7 @@ const LEAST_OPENING_UNITS: u32 = 40_000;
 const TRANSFER_WITH_FEE: [u8; 2] = [26, 1];
 
 /// What a transfer does, and the least and the most that it is let compute.
-struct Plan {
+struct TransferPlan {
     instructions: Vec<Instruction>,
     least_units: u32,
     most_units: u32,
@@ -57,9 +57,9 @@ pub(super) fn send_native(
     transfer_message(&send.from, plan_native(send)?, chain_data)
 }
 
-fn plan_native(send: &SolanaTransfer) -> Result<Plan, Fault> {
+fn plan_native(send: &SolanaTransfer) -> Result<TransferPlan, Fault> {
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
-    Ok(Plan {
+    Ok(TransferPlan {
         instructions: vec![transfer(&from, &to, send.lamports)],
         least_units: LEAST_NATIVE_UNITS,
         most_units: MOST_NATIVE_UNITS,
@@ -67,7 +67,11 @@ fn plan_native(send: &SolanaTransfer) -> Result<Plan, Fault> {
 }
 
 /// A transaction of our own: a legacy message that the sender pays for.
-fn transfer_message(from: &str, plan: Plan, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+fn transfer_message(
+    from: &str,
+    plan: TransferPlan,
+    chain_data: &ChainData,
+) -> Result<Unsigned, Fault> {
     let blockhash = bytes_32(&chain_data.recent_blockhash)
         .map(Hash::new_from_array)
         .ok_or_else(|| Fault::bug("the recent blockhash is not base58 of 32 bytes"))?;
@@ -107,7 +111,7 @@ pub(super) fn send_token(
     transfer_message(&send.from, plan_token(send, known)?, chain_data)
 }
 
-fn plan_token(send: &SolanaTokenTransfer, known: &TokenChainData) -> Result<Plan, Fault> {
+fn plan_token(send: &SolanaTokenTransfer, known: &TokenChainData) -> Result<TransferPlan, Fault> {
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
     let mint = field_key("mintAddress", &send.mint)?;
     let program = token_program(&known.program)
@@ -183,7 +187,7 @@ fn plan_token(send: &SolanaTokenTransfer, known: &TokenChainData) -> Result<Plan
     } else {
         (LEAST_TOKEN_UNITS, MOST_TOKEN_UNITS)
     };
-    Ok(Plan {
+    Ok(TransferPlan {
         instructions,
         least_units,
         most_units,
@@ -211,7 +215,7 @@ pub fn transfer_fee(transaction: &WireTransaction) -> Option<u64> {
 
 /// A transfer to be tried by a node before it is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct TransferSimulation {
     /// The transaction without signature, with a blockhash of zeros.
     pub transaction: Vec<u8>,
     /// The accounts that it writes, base58.
@@ -227,7 +231,10 @@ pub struct Trial {
 ///
 /// # Errors
 /// Those that building it has; [`crate::fault::Class::Bug`] also when the queries ask for none of it.
-pub fn trial(queries: &Queries, token: Option<&TokenChainData>) -> Result<Trial, Fault> {
+pub fn trial(
+    queries: &Queries,
+    token: Option<&TokenChainData>,
+) -> Result<TransferSimulation, Fault> {
     let wanted = queries.compute.as_ref().ok_or_else(unexpected_chain_data)?;
     let cluster = if queries.chain_id == SolanaCluster::SonicSvm.chain_id() {
         SolanaCluster::SonicSvm
@@ -282,7 +289,7 @@ pub fn trial(queries: &Queries, token: Option<&TokenChainData>) -> Result<Trial,
         .iter()
         .enumerate()
         .filter(|(place, _)| is_written(*place));
-    Ok(Trial {
+    Ok(TransferSimulation {
         writable: writable.map(|(_, key)| key.to_string()).collect(),
         transaction: unsigned.bytes,
         least_units,

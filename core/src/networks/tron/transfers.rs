@@ -36,11 +36,11 @@ struct BlockTransaction {
     /// Who has made it; `None` where the kind of the transaction is not known.
     owner: Option<Account>,
     /// What it moves by itself, if that has succeeded.
-    moved: Option<Moved>,
+    moved: Option<MovedAmount>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Moved {
+struct MovedAmount {
     from: Account,
     to: Account,
     amount: [u8; 32],
@@ -164,7 +164,7 @@ impl TronBlock {
             if info.get("result").and_then(Value::as_str) == Some("FAILED") {
                 continue;
             }
-            let candidate = |index, moved: Moved, asset| Candidate {
+            let candidate = |index, moved: MovedAmount, asset| Candidate {
                 tx: id,
                 place: CandidatePlace::Certain(index),
                 from: moved.from,
@@ -215,7 +215,7 @@ fn numbered<'a>(
 }
 
 /// What a transaction moves by itself: `TransferContract` that has succeeded.
-fn moved(transaction: &Value) -> Result<Option<Moved>, BlockError> {
+fn moved(transaction: &Value) -> Result<Option<MovedAmount>, BlockError> {
     let contract = transaction.pointer("/raw_data/contract/0");
     let kind = contract.and_then(|contract| contract.get("type"));
     if kind.and_then(Value::as_str) != Some("TransferContract") {
@@ -229,7 +229,7 @@ fn moved(transaction: &Value) -> Result<Option<Moved>, BlockError> {
     }
     let value = contract.and_then(|contract| contract.pointer("/parameter/value"));
     let read = |value: &Value| {
-        Some(Moved {
+        Some(MovedAmount {
             from: account(value.get("owner_address")?)?,
             to: account(value.get("to_address")?)?,
             amount: sun(value.get("amount")?)?,
@@ -240,7 +240,7 @@ fn moved(transaction: &Value) -> Result<Option<Moved>, BlockError> {
 }
 
 /// What a log says of a token; `None` when it is not of a transfer: exactly three topics and 32 bytes.
-fn token_moved(log: &Value) -> Result<Option<(Account, Moved)>, BlockError> {
+fn token_moved(log: &Value) -> Result<Option<(Account, MovedAmount)>, BlockError> {
     let unreadable = BlockError("a log cannot be read");
     let address = log.get("address").and_then(Value::as_str);
     let mut asset = [0; 20];
@@ -263,7 +263,7 @@ fn token_moved(log: &Value) -> Result<Option<(Account, Moved)>, BlockError> {
         }
         let mut amount = [0; 32];
         hex::decode_to_slice(data, &mut amount).ok()?;
-        Some(Moved {
+        Some(MovedAmount {
             from: account_of_word(hash(from)?)?,
             to: account_of_word(hash(to)?)?,
             amount,
@@ -279,7 +279,7 @@ const MOVING_NOTES: [&[u8]; 3] = [b"call", b"create", b"suicide"];
 
 /// TRX that a contract passes on; `None` for calls without TRX, other coins (TRC-10), what was rejected, and whatever is
 /// not known to move its value.
-fn internal_moved(internal: &Value) -> Result<Option<Moved>, BlockError> {
+fn internal_moved(internal: &Value) -> Result<Option<MovedAmount>, BlockError> {
     let unreadable = BlockError("an internal transaction cannot be read");
     if internal.get("rejected").and_then(Value::as_bool) == Some(true) {
         return Ok(None);
@@ -307,7 +307,7 @@ fn internal_moved(internal: &Value) -> Result<Option<Moved>, BlockError> {
         return Ok(None);
     }
     let read = || {
-        Some(Moved {
+        Some(MovedAmount {
             from: account(internal.get("caller_address")?)?,
             to: account(internal.get("transferTo_address")?)?,
             amount: amount.to_be_bytes(),

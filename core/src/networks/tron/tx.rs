@@ -153,8 +153,8 @@ pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
         .saturating_add(RESULT_BYTES)
         .saturating_mul(SUN_PER_BYTE);
     let rest = match decoded.token {
-        MovedToken::Coin | MovedToken::Trc10(_) => ACTIVATION_SUN,
-        MovedToken::Trc20(_) => decoded.fee_limit,
+        TronToken::Coin | TronToken::Trc10(_) => ACTIVATION_SUN,
+        TronToken::Trc20(_) => decoded.fee_limit,
     };
     Ok(U256::from(bandwidth).saturating_add(U256::from(rest)))
 }
@@ -209,7 +209,7 @@ fn signed(unsigned: &[u8], signature: Vec<u8>) -> proto::SignedTransaction {
 
 /// What moves.
 #[derive(Debug, PartialEq)]
-pub(super) enum MovedToken {
+pub(super) enum TronToken {
     Coin,
     /// The asset's number in ASCII.
     Trc10(Vec<u8>),
@@ -221,7 +221,7 @@ pub(super) enum MovedToken {
 #[derive(Debug, PartialEq)]
 pub(super) struct DecodedTransaction {
     pub owner: Address,
-    pub token: MovedToken,
+    pub token: TronToken,
     pub to: Address,
     pub amount: U256,
     /// sun; 0 where no contract is called.
@@ -249,20 +249,20 @@ pub(super) fn decode(unsigned: &[u8]) -> Option<DecodedTransaction> {
             let contract = TransferContract::from_contract(contract)?;
             let to = Address::from_bytes(&contract.to_address)?;
             let amount = int64(contract.amount)?;
-            (contract.owner_address, MovedToken::Coin, to, amount)
+            (contract.owner_address, TronToken::Coin, to, amount)
         }
         TransferAssetContract::TYPE => {
             let contract = TransferAssetContract::from_contract(contract)?;
             let to = Address::from_bytes(&contract.to_address)?;
             let (token, amount) = (
-                MovedToken::Trc10(contract.asset_name),
+                TronToken::Trc10(contract.asset_name),
                 int64(contract.amount)?,
             );
             (contract.owner_address, token, to, amount)
         }
         TriggerSmartContract::TYPE => {
             let contract = TriggerSmartContract::from_contract(contract)?;
-            let token = MovedToken::Trc20(Address::from_bytes(&contract.contract_address)?);
+            let token = TronToken::Trc20(Address::from_bytes(&contract.contract_address)?);
             let (words, []) = contract.data.strip_prefix(&TRANSFER)?.as_chunks::<32>() else {
                 return None;
             };

@@ -35,7 +35,7 @@ pub(super) struct InboundMessage {
 crate::secrets::secret!(InboundMessage { body });
 
 /// What the thread says.
-enum Event<T> {
+enum ThreadEvent<T> {
     Send(Vec<OutgoingMessage>),
     /// It needs one more message.
     Waits,
@@ -48,7 +48,7 @@ pub(super) struct ThreadChannel<T> {
     /// All others, ascending.
     peers: Vec<SignerIndex>,
     inbox: Receiver<InboundMessage>,
-    events: Sender<Event<T>>,
+    events: Sender<ThreadEvent<T>>,
     /// Messages of rounds that are not awaited yet.
     early: Vec<InboundMessage>,
 }
@@ -64,7 +64,9 @@ impl<T> ThreadChannel<T> {
     }
 
     pub(super) fn send(&self, messages: Vec<OutgoingMessage>) -> Result<(), Abort> {
-        self.events.send(Event::Send(messages)).map_err(dropped)
+        self.events
+            .send(ThreadEvent::Send(messages))
+            .map_err(dropped)
     }
 
     pub(super) fn send_to_all(&self, round: u16, private: bool, body: &[u8]) -> Result<(), Abort> {
@@ -83,7 +85,7 @@ impl<T> ThreadChannel<T> {
             return Ok(self.early.swap_remove(place));
         }
         loop {
-            self.events.send(Event::Waits).map_err(dropped)?;
+            self.events.send(ThreadEvent::Waits).map_err(dropped)?;
             let message = self.inbox.recv().map_err(dropped)?;
             if message.round <= last {
                 return Ok(message);
@@ -294,7 +296,7 @@ type ProtocolFn<T> =
 
 enum State<T> {
     New(ProtocolFn<T>),
-    Running(Sender<InboundMessage>, Receiver<Event<T>>),
+    Running(Sender<InboundMessage>, Receiver<ThreadEvent<T>>),
     Finished,
 }
 
@@ -335,9 +337,9 @@ impl<T: Send + 'static> ThreadedSession<T> {
         let mut output = StepOutput::wait();
         loop {
             match events.recv() {
-                Ok(Event::Send(messages)) => output.send.extend(messages),
-                Ok(Event::Waits) => return Ok(output),
-                Ok(Event::Ended(outcome)) => {
+                Ok(ThreadEvent::Send(messages)) => output.send.extend(messages),
+                Ok(ThreadEvent::Waits) => return Ok(output),
+                Ok(ThreadEvent::Ended(outcome)) => {
                     self.state = State::Finished;
                     output.done = Some(outcome?);
                     return Ok(output);
@@ -373,7 +375,7 @@ impl<T: Send + 'static> Session<T> for ThreadedSession<T> {
                 let mut rng = ChaCha20Rng::from_seed(*seed);
                 let outcome = body(&mut rng, &mut link);
                 // The session may be gone.
-                let _ = link.events.send(Event::Ended(outcome));
+                let _ = link.events.send(ThreadEvent::Ended(outcome));
             })
             .map_err(|error| Abort::new(format!("no thread for the protocol: {error}")))?;
         self.state = State::Running(send, heard);

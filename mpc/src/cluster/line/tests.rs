@@ -13,7 +13,7 @@ fn key(number: u8) -> LineKey {
     }
 }
 
-fn party(number: u8) -> Party {
+fn party(number: u8) -> LineParty {
     let id = [number; 16];
     (VaultId::from_bytes(id), TokenId::from_bytes(id))
 }
@@ -37,12 +37,12 @@ fn serve_all(lines: &mut WaitingLines<u8>, full: &[u8]) -> Vec<u8> {
         |_| true,
         |lines, of, place| {
             if full.iter().any(|full| *of == key(*full)) {
-                return Served::Full;
+                return ServeResult::Full;
             }
             lines.begin(of, &place.party, 1);
             lines.end(of, 1);
             served.extend(lines.leave(of, place));
-            Served::Done
+            ServeResult::Done
         },
     );
     served
@@ -136,12 +136,12 @@ fn serve_some(lines: &mut WaitingLines<u8>, now_ms: u64, count: usize) -> Vec<u8
         |_| true,
         |lines, of, place| {
             if served.len() == count {
-                return Served::Full;
+                return ServeResult::Full;
             }
             lines.begin(of, &place.party, 1);
             lines.end(of, 1);
             served.extend(lines.leave(of, place));
-            Served::Done
+            ServeResult::Done
         },
     );
     served
@@ -245,11 +245,11 @@ fn client_signer_without_room__should_hold_up_none_that_do_not_name_it() {
         |lines, of, place| {
             looked_at += 1;
             if *of == slow {
-                return Served::Full;
+                return ServeResult::Full;
             }
             lines.begin(of, &place.party, 1);
             served.extend(lines.leave(of, place));
-            Served::Done
+            ServeResult::Done
         },
     );
     assert_eq!(served, Vec::from_iter(20..40));
@@ -334,10 +334,10 @@ fn line__should_go_on_where_one_has_reasons_of_its_own_to_wait() {
         |lines, of, place| {
             looked_at += 1;
             if *lines.get(of, place).unwrap() < 3 {
-                return Served::PassedBy;
+                return ServeResult::PassedBy;
             }
             served.extend(lines.leave(of, place));
-            Served::Done
+            ServeResult::Done
         },
     );
     assert_eq!(served, Vec::from_iter(3..40));
@@ -353,7 +353,7 @@ fn line__should_go_on_where_one_has_reasons_of_its_own_to_wait() {
         |_| true,
         |_, _, _| {
             looked_at += 1;
-            Served::PassedBy
+            ServeResult::PassedBy
         },
     );
     assert_eq!(looked_at, PASSED_BY);
@@ -388,14 +388,14 @@ fn lines__should_not_all_be_looked_at_for_one_place() {
             |lines, of, place| {
                 offers += 1;
                 if left == 0 {
-                    return Served::NoneLeft;
+                    return ServeResult::NoneLeft;
                 }
                 left -= 1;
                 lines.begin(of, &place.party, 1);
                 lines.end(of, 1);
                 lines.leave(of, place);
                 order.push(of.clone());
-                Served::Done
+                ServeResult::Done
             },
         );
     }
@@ -429,12 +429,12 @@ proptest! {
                     let mut served = Vec::new();
                     lines.serve(5, |_| true, |lines, of, place| {
                         if *of != key(line) || left == 0 {
-                            return Served::Full;
+                            return ServeResult::Full;
                         }
                         left -= 1;
                         lines.leave(of, place);
                         served.push(place);
-                        Served::Done
+                        ServeResult::Done
                     });
                     let first = waiting.iter().position(|(of, _)| *of == line);
                     let expected: Vec<LinePlace> = first.map(|at| waiting.remove(at).1).into_iter().collect();

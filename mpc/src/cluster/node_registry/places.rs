@@ -13,7 +13,7 @@ use std::{
 
 use covault_core::{
     order::NodeId,
-    rate::{Rate, Unsigned, count},
+    rate::{Rate, UnsignedWork, count},
     scheme::Scheme,
     turns::RequestTurn,
 };
@@ -22,9 +22,9 @@ use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 use super::{NodeRegistry, lock};
 use crate::{
     cluster::{
-        line::{LineKey, LinePlace, Party, WaitingLines},
+        line::{LineKey, LineParty, LinePlace, WaitingLines},
         load::{HeldAt, Overdraft, SignerLoad, answered},
-        pace::{Paces, class_of},
+        pace::{SchemeTimes, class_of},
         select_signers::{AttemptFailures, NoSigningSet},
     },
     meter,
@@ -48,7 +48,7 @@ const LATE_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub(in crate::cluster) struct SigningAsk {
     key: LineKey,
-    party: Party,
+    party: LineParty,
     /// Inputs to be signed.
     work: usize,
     class: usize,
@@ -65,7 +65,7 @@ impl SigningAsk {
         scheme: Scheme,
         holders: &[NodeId],
         needed: usize,
-        party: Party,
+        party: LineParty,
         inputs: usize,
     ) -> Self {
         Self {
@@ -100,26 +100,26 @@ impl SigningAsk {
     }
 }
 
-type Placed = Result<SigningSet, NoSigningSet>;
+type PlacementResult = Result<SigningSet, NoSigningSet>;
 
 /// A waiting request.
 #[derive(Debug)]
-struct Waiter {
+struct SignerWaiter {
     ask: SigningAsk,
     failures: AttemptFailures,
-    placed: oneshot::Sender<Placed>,
+    placed: oneshot::Sender<PlacementResult>,
 }
 
 /// What is known of the signers of one line. Not of a scheme: how long it takes is a matter of where they are.
 #[derive(Debug)]
-struct Group {
+struct SignerGroup {
     /// Number of the line, as loads know it.
     number: u64,
     /// The last attempt came to nothing in its time.
     is_failing: bool,
     /// Who did not answer in it.
     silent: Vec<NodeId>,
-    paces: Paces,
+    paces: SchemeTimes,
     rate: Rate,
     /// First attempts that were made.
     attempts: u64,
@@ -129,20 +129,20 @@ struct Group {
     used: Instant,
 }
 
-impl Group {
+impl SignerGroup {
     /// A second team was worth it.
     fn refund(&mut self) {
         self.credit = self.credit.saturating_add(SECOND_TEAM).min(MOST_CREDIT);
     }
 }
 
-impl Group {
+impl SignerGroup {
     fn new(number: u64) -> Self {
         Self {
             number,
             is_failing: false,
             silent: Vec::new(),
-            paces: Paces::default(),
+            paces: SchemeTimes::default(),
             rate: Rate::default(),
             attempts: 0,
             credit: FIRST_CREDIT,
@@ -153,10 +153,10 @@ impl Group {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct SignerPlaces {
     loads: HashMap<(NodeId, Scheme), SignerLoad>,
-    groups: BTreeMap<LineKey, Group>,
-    lines: WaitingLines<Waiter>,
+    groups: BTreeMap<LineKey, SignerGroup>,
+    lines: WaitingLines<SignerWaiter>,
     /// Sessions that each node is in.
     sessions: HashMap<NodeId, usize>,
     turn: usize,
@@ -170,7 +170,7 @@ pub(super) struct Places {
     choices: usize,
 }
 
-impl Places {
+impl SignerPlaces {
     /// Only these nodes are of interest from now on.
     pub(super) fn retain(&mut self, is: impl Fn(&NodeId) -> bool) {
         self.loads
@@ -178,16 +178,17 @@ impl Places {
         self.sessions.retain(|node, count| is(node) || *count > 0);
     }
 
-    fn group(&mut self, key: &LineKey) -> &mut Group {
+    fn group(&mut self, key: &LineKey) -> &mut SignerGroup {
         let now = Instant::now();
         if self.groups.len() >= GROUPS && !self.groups.contains_key(key) {
-            let recent = |group: &Group| now.saturating_duration_since(group.used) < FORGOTTEN;
+            let recent =
+                |group: &SignerGroup| now.saturating_duration_since(group.used) < FORGOTTEN;
             self.groups.retain(|_, group| recent(group));
         }
         let made = &mut self.groups_made;
         let group = self.groups.entry(key.clone()).or_insert_with(|| {
             *made = made.wrapping_add(1);
-            Group::new(*made)
+            SignerGroup::new(*made)
         });
         group.used = now;
         group
@@ -262,7 +263,7 @@ impl Drop for LateWatch {
 }
 
 /// Signers that were chosen.
-struct Chosen {
+struct ChosenSigners {
     signers: Vec<NodeId>,
     tries_slow: bool,
 }
@@ -307,14 +308,14 @@ impl Drop for SigningSet {
 }
 
 /// A place in a line; given up when dropped.
-pub(in crate::cluster) struct Ticket {
+pub(in crate::cluster) struct PlaceTicket {
     registry: Arc<NodeRegistry>,
     key: LineKey,
     place: LinePlace,
-    pub placed: oneshot::Receiver<Placed>,
+    pub placed: oneshot::Receiver<PlacementResult>,
 }
 
-impl Drop for Ticket {
+impl Drop for PlaceTicket {
     fn drop(&mut self) {
         let mut state = lock(&self.registry.state);
         let left = state.places.lines.leave(&self.key, self.place);
@@ -341,7 +342,7 @@ impl NodeRegistry {
         ask: &SigningAsk,
         place: LinePlace,
         failures: &AttemptFailures,
-    ) -> Placed {
+    ) -> PlacementResult {
         let mut state = lock(&self.state);
         state.wanted.extend(&ask.key.holders);
         if state.places.lines.is_behind(&ask.key, place) {
@@ -413,9 +414,9 @@ impl NodeRegistry {
         ask: &SigningAsk,
         place: LinePlace,
         failures: &AttemptFailures,
-    ) -> Ticket {
+    ) -> PlaceTicket {
         let (sender, placed) = oneshot::channel();
-        let waiter = Waiter {
+        let waiter = SignerWaiter {
             ask: ask.clone(),
             failures: failures.clone(),
             placed: sender,
@@ -433,7 +434,7 @@ impl NodeRegistry {
         if let Some(runtime) = runtime {
             self.watch_late(&runtime, looked_at);
         }
-        Ticket {
+        PlaceTicket {
             registry: Arc::clone(self),
             key: ask.key.clone(),
             place,
@@ -509,7 +510,7 @@ impl NodeRegistry {
     pub(in crate::cluster) fn wait_of_newcomer(
         &self,
         ask: &SigningAsk,
-        unsigned: Unsigned,
+        unsigned: UnsignedWork,
     ) -> Option<Duration> {
         let mut state = lock(&self.state);
         let places = &mut state.places;
@@ -534,7 +535,7 @@ impl NodeRegistry {
     pub(in crate::cluster) fn pace<T>(
         &self,
         ask: &SigningAsk,
-        of: impl FnOnce(&Paces, usize) -> T,
+        of: impl FnOnce(&SchemeTimes, usize) -> T,
     ) -> T {
         let mut state = lock(&self.state);
         of(&state.places.group(&ask.key).paces, ask.class)

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use covault_core::{
     ids::{TokenId, VaultId},
-    rate::Unsigned,
+    rate::UnsignedWork,
     scheme::Scheme,
     testing::ManualClock,
     turns::RequestTurn,
@@ -400,7 +400,7 @@ async fn newcomer__should_wait_for_all_that_its_token_has_waiting() {
         .map(|vault| node_registry.wait(&ask(vault, 1), come(&ask(vault, 1)), &none))
         .collect();
     let wait = |ask: &SigningAsk, of_vault, of_token| {
-        let unsigned = Unsigned { of_vault, of_token };
+        let unsigned = UnsignedWork { of_vault, of_token };
         node_registry
             .wait_of_newcomer(ask, unsigned)
             .unwrap()

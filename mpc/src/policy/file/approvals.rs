@@ -13,7 +13,7 @@ use toml::Value;
 use super::{TableReader, kind, place, wrong};
 use crate::policy::{
     AmountLimit,
-    approvals::{ApprovalRequirement, HOLD_HOURS, Hold},
+    approvals::{ApprovalHold, ApprovalRequirement, HOLD_HOURS},
 };
 
 /// The people, each with at least one key.
@@ -153,7 +153,7 @@ fn approval(
     Ok(rule)
 }
 
-fn hold(keys: &mut TableReader) -> Result<Option<Hold>, Fault> {
+fn hold(keys: &mut TableReader) -> Result<Option<ApprovalHold>, Fault> {
     let only_new = keys.take("hold_only_new_recipients");
     let only_new_recipients = match &only_new {
         None => false,
@@ -170,7 +170,7 @@ fn hold(keys: &mut TableReader) -> Result<Option<Hold>, Fault> {
             return Err(wrong(path, problem));
         }
     };
-    Ok(Some(Hold {
+    Ok(Some(ApprovalHold {
         hours: hours.unsigned_abs(),
         only_new_recipients,
     }))

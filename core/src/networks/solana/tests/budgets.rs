@@ -1,7 +1,9 @@
 //! Transfers that say what they may compute and pay for that.
 
 use super::{
-    super::super::{ComputeBudget, ComputeQueries, Trial, token::TokenChainData, trial},
+    super::super::{
+        ComputeBudget, ComputeQueries, TransferSimulation, token::TokenChainData, trial,
+    },
     token, *,
 };
 use crate::fault::Class;
@@ -169,7 +171,7 @@ fn trial__should_be_the_transfer_with_what_it_writes() {
         networks::Queries::Solana(queries) => queries,
         other => panic!("{other:?}"),
     };
-    let Trial {
+    let TransferSimulation {
         transaction,
         writable,
         least_units,

@@ -475,9 +475,9 @@ proptest! {
         let whole = U256::from_limbs(words);
         let amounts = [U256::from(amount), U256::from(amount), whole];
         let tokens = [
-            tx::MovedToken::Coin,
-            tx::MovedToken::Trc10(asset.to_string().into_bytes()),
-            tx::MovedToken::Trc20(parse_address(&token).unwrap()),
+            tx::TronToken::Coin,
+            tx::TronToken::Trc10(asset.to_string().into_bytes()),
+            tx::TronToken::Trc20(parse_address(&token).unwrap()),
         ];
         let kinds = [
             WireKind::TronSendNative(wire::TronSendNative {
@@ -494,7 +494,7 @@ proptest! {
         for ((kind, token), amount) in kinds.iter().zip(tokens).zip(amounts) {
             let unsigned = build(&payload(kind), &chain_data.clone().into()).unwrap();
             let fee_limit = match token {
-                tx::MovedToken::Trc20(_) => fee_limit,
+                tx::TronToken::Trc20(_) => fee_limit,
                 _ => 0,
             };
             let decoded = tx::DecodedTransaction {

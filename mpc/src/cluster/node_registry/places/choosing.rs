@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use covault_core::{order::NodeId, scheme::Scheme};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Chosen, MOST_CREDIT, Placed, SigningAsk, SigningSet, Waiter};
+use super::{ChosenSigners, MOST_CREDIT, PlacementResult, SignerWaiter, SigningAsk, SigningSet};
 use crate::{
     cluster::{
-        line::{LineKey, Served, WaitingLines},
+        line::{LineKey, ServeResult, WaitingLines},
         load::{LineStanding, Overdraft, SignerLoad, slowness},
         node_registry::{NodeRegistry, State, lock},
         select_signers::{AttemptFailures, NoSigningSet, SignerCandidate, pick},
@@ -25,7 +25,7 @@ const TRY_SLOW: u64 = 50;
 impl NodeRegistry {
     /// Gives places to those that wait, as far as there are some: at these nodes for this scheme, or anywhere.
     pub(in crate::cluster) fn serve(self: &Arc<Self>, freed: Option<(Scheme, &[NodeId])>) {
-        let mut placed: Vec<(oneshot::Sender<Placed>, Placed)> = Vec::new();
+        let mut placed: Vec<(oneshot::Sender<PlacementResult>, PlacementResult)> = Vec::new();
         {
             let mut state = lock(&self.state);
             let mut lines = std::mem::take(&mut state.places.lines);
@@ -38,10 +38,10 @@ impl NodeRegistry {
             lines.serve(self.clock.now_ms(), concerns, |lines, key, place| {
                 if freed.is_some_and(|(scheme, freed)| state.places.are_full(scheme, freed)) {
                     state.places.were_full(key);
-                    return Served::NoneLeft;
+                    return ServeResult::NoneLeft;
                 }
                 let Some(waiter) = lines.get(key, place) else {
-                    return Served::Full;
+                    return ServeResult::Full;
                 };
                 let ask = waiter.ask.clone();
                 let chosen = self.choose(&mut state, &ask, &waiter.failures, Overdraft::None);
@@ -50,8 +50,8 @@ impl NodeRegistry {
                         state.places.were_full(key);
                         // Only for this one, maybe, there are fewer signers.
                         return match waiter.failures.is_empty() {
-                            true => Served::Full,
-                            false => Served::PassedBy,
+                            true => ServeResult::Full,
+                            false => ServeResult::PassedBy,
                         };
                     }
                     // It is told, and comes back.
@@ -62,7 +62,7 @@ impl NodeRegistry {
                     placed.push((waiter.placed, outcome));
                 }
                 served.insert(ask.key);
-                Served::Done
+                ServeResult::Done
             });
             if !placed.is_empty() {
                 meter::waiting(lines.len());
@@ -86,7 +86,7 @@ impl NodeRegistry {
         ask: &SigningAsk,
         failures: &AttemptFailures,
         overdraft: Overdraft,
-    ) -> Result<Chosen, NoSigningSet> {
+    ) -> Result<ChosenSigners, NoSigningSet> {
         #[cfg(test)]
         {
             state.places.choices += 1;
@@ -178,7 +178,7 @@ impl NodeRegistry {
             let candidates = candidates.collect();
             let signers = pick(candidates, key.needed, failures, &mistrusted_pairs)?;
             let slow = |(node, slow): (&NodeId, &u8)| *slow > 0 && signers.contains(node);
-            Ok(Chosen {
+            Ok(ChosenSigners {
                 tries_slow: tries_slow && key.holders.iter().zip(&slowness).any(slow),
                 signers,
             })
@@ -194,12 +194,12 @@ impl NodeRegistry {
     pub(super) fn begin(
         self: &Arc<Self>,
         state: &mut State,
-        lines: Option<&mut WaitingLines<Waiter>>,
+        lines: Option<&mut WaitingLines<SignerWaiter>>,
         ask: &SigningAsk,
-        Chosen {
+        ChosenSigners {
             signers,
             tries_slow,
-        }: Chosen,
+        }: ChosenSigners,
     ) -> SigningSet {
         let (key, work) = (&ask.key, ask.work);
         let places = &mut state.places;
