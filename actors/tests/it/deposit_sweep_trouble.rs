@@ -11,13 +11,23 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::{
     chain_rpc::FollowPolicy,
-    operations::{AddSweepAsset, RemoveSweepAsset},
-    store::{Batch, CommitError, KeySpace, Scan, Store},
+    gateway::{Caller, VaultScope},
+    operations::{
+        AddSweepAsset, ConfigureSweep, CreateDepositWallet, RemoveSweepAsset, SetSweepRules,
+    },
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, Store},
     testing::StoreDouble,
 };
 use covault_core::{
     amount::U256,
-    schema::admin::{AddSweepAssetRequest, RemoveSweepAssetRequest, SetSweepRulesRequest},
+    schema::{
+        admin::{
+            AddSweepAssetRequest, ConfigureSweepRequest, RemoveSweepAssetRequest,
+            SetSweepRulesRequest,
+        },
+        wire,
+    },
+    token::TokenKind,
 };
 use serde_json::json;
 
@@ -26,7 +36,8 @@ use crate::{
     deposit_chain::{Receiver, Shop, TARGET, USDT, chains, node, pay, pay_token, policy, world},
     deposit_sweeps::*,
     held_store::HeldStore,
-    world::{CHAIN, admin, call},
+    tokens::{make, new_token},
+    world::{CHAIN, admin, call, vault},
 };
 
 /// Sweeps the token no longer.
@@ -278,6 +289,94 @@ async fn token__should_not_be_swept_without_max_gas_price_though_it_was_added_la
     })
     .await;
     assert_eq!(sent(&anvil, &gas_wallet).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreadable_rows__should_hold_up_neither_other_wallets_nor_the_follower() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    let rows = async |space: KeySpace| {
+        let all = Scan::prefix(space, &[], 10);
+        shop.world.store.scan(&all).await.unwrap()
+    };
+    let (own_rules, _) = rows(KeySpace::SweepRules).await.remove(0);
+    // Another token, whose deposit waits for cheaper gas.
+    let other = make(&shop.gateway, new_token("other", TokenKind::Sweep)).await;
+    let other = other.token.unwrap().id;
+    let vault = vault(&shop.gateway, "main").await;
+    let configure = ConfigureSweepRequest {
+        token: other.clone(),
+        network: "EVM".into(),
+        vault_uuid: Some(vault.to_string()),
+        target: Some(TARGET.into()),
+        ..Default::default()
+    };
+    call::<ConfigureSweep>(&shop.gateway, &admin(), configure)
+        .await
+        .unwrap();
+    let coin = AddSweepAssetRequest {
+        token: other.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: String::new(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), coin)
+        .await
+        .unwrap();
+    let waiting = SetSweepRulesRequest {
+        token: other.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        enabled: Some(true),
+        max_gas_price: Some("1".into()),
+        ..Default::default()
+    };
+    call::<SetSweepRules>(&shop.gateway, &admin(), waiting)
+        .await
+        .unwrap();
+    let caller = Caller {
+        token: other.parse().unwrap(),
+        vaults: VaultScope::All,
+        operator: false,
+        ..admin()
+    };
+    let request = wire::CreateDepositWalletRequest {
+        network: "EVM".into(),
+        r#ref: "order-1".into(),
+        ..Default::default()
+    };
+    let made = call::<CreateDepositWallet>(&shop.gateway, &caller, request).await;
+    let waiting = made.unwrap().address;
+    pay(&anvil, &waiting, COIN).await;
+    until(&shop, &anvil, "it waits", async |_| {
+        rows(KeySpace::Sweep).await.len() == 1
+    })
+    .await;
+    // Neither its rules nor its sweep can be read from now on.
+    let mut broken = Batch::new();
+    let rules = rows(KeySpace::SweepRules).await;
+    let rules = rules.into_iter().filter(|(key, _)| *key != own_rules);
+    for (key, _) in rules.chain(rows(KeySpace::Sweep).await) {
+        broken.put(key, Precondition::Any, b"no row".to_vec());
+    }
+    shop.world.store.commit(broken).await.unwrap();
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "the shop's is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+    // Whether this is a top-up its sweep would say.
+    send_as(&anvil, &gas_wallet, json!({"to": waiting, "value": "0x7"})).await;
+    anvil.mine(1).await;
+    let hash = pay(&anvil, &shop.address, 9).await;
+    until(&shop, &anvil, "what comes after it is told", async |_| {
+        let told = receiver.events();
+        told.iter().any(|event| event["tx_hash"] == hash)
+    })
+    .await;
+    assert_eq!(sent(&anvil, &waiting).await, 0);
 }
 
 /// A store whose power goes at the first commit with a sweep, before it or right after.
