@@ -70,9 +70,14 @@ async fn part(
 
 /// A backup through the gateway, as the command line makes one.
 pub async fn back_up(gateway: &Gateway) -> Vec<u8> {
+    back_up_at(gateway, 1_700_000_000_000).await
+}
+
+/// The same, made at this time, in milliseconds since the Unix epoch.
+pub async fn back_up_at(gateway: &Gateway, at_ms: u64) -> Vec<u8> {
     let id = self::begin(gateway, &admin()).await.unwrap();
     let begin = BackupHeader {
-        at_ms: 1_700_000_000_000,
+        at_ms,
         version: "1.2.3".into(),
     };
     let mut writer = BackupWriter::start(Vec::new(), begin).unwrap();
@@ -88,8 +93,13 @@ pub async fn back_up(gateway: &Gateway) -> Vec<u8> {
 
 /// The same chains and signers with a new store, into which a backup was restored.
 pub async fn restored(world: &World, backup: &[u8]) -> World {
+    restored_at(world, backup, 5).await
+}
+
+/// The same, restored at this time, in milliseconds since the Unix epoch.
+pub async fn restored_at(world: &World, backup: &[u8], now_ms: u64) -> World {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    backup::restore(&*store, backup, 5).await.unwrap();
+    backup::restore(&*store, backup, now_ms).await.unwrap();
     World {
         store,
         ..world.clone()
