@@ -1,5 +1,7 @@
 //! A client signer as a process, with the public product's configuration file, and a program that decides for it.
 
+mod batches;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -22,6 +24,9 @@ use tokio::{
 };
 
 use super::support::*;
+
+/// Where the chain has the batch contract.
+const BATCH_CONTRACT: &str = "0x000000000000000000000000000000000000b47c";
 
 /// What the program does with what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +121,8 @@ fn header(head: &str, name: &str) -> String {
 
 /// A cluster whose manual vault has a client signer among its three holders.
 struct World {
+    anvil: Anvil,
+    _chain_folder: tempfile::TempDir,
     cluster: TestCluster,
     program: Arc<Program>,
     config: PathBuf,
@@ -128,7 +135,26 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        let mut cluster = TestCluster::start(60_000).await;
+        let chain_folder = tempfile::tempdir().unwrap();
+        let anvil = Anvil::start(chain_folder.path(), 31337).await;
+        let built = fs::read_to_string("deploy/contracts/CovaultBatch.json").unwrap();
+        let built: Value = serde_json::from_str(&built).unwrap();
+        let code = &built["contracts"]["CovaultBatch"]["runtime"];
+        anvil
+            .call("anvil_setCode", json!([BATCH_CONTRACT, code]))
+            .await;
+        let policy =
+            format!("raw_signing = true\nbatch_contracts = [\"evm:31337:{BATCH_CONTRACT}\"]\n");
+        let url = anvil.url.clone();
+        let mut cluster = TestCluster::start_prepared(60_000, &policy, |folder| {
+            let path = folder.join("serve.toml");
+            let text = fs::read_to_string(&path).unwrap();
+            let chain = format!(
+                "[chains.evm.31337]\nrpc = [{url:?}]\nbatch_contract = \"{BATCH_CONTRACT}\"\n"
+            );
+            fs::write(&path, format!("{text}\n{chain}")).unwrap();
+        })
+        .await;
         let program = Program::start().await;
         let folder = cluster.folder.path().to_owned();
         let (own, person) = (folder.join("id_client"), folder.join("id_person"));
@@ -212,6 +238,8 @@ impl World {
         let (done, printed, err) = running.join().unwrap();
         assert!(done, "{printed}\n{err}");
         Self {
+            anvil,
+            _chain_folder: chain_folder,
             cluster,
             program,
             config,
@@ -377,6 +405,8 @@ async fn client_signer__should_decide_with_its_callback_and_be_asked_once() {
         assert_eq!(api.details(&uuid).await["status"], "STATUS_FAILED");
         assert_eq!(world.program.count(&uuid), 1, "{decision:?}");
     }
+
+    batches::pay(&world).await;
 
     // Killed while it is being asked: asked again, once.
     world.program.decide(Decision::Hang);
