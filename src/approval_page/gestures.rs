@@ -32,7 +32,7 @@ use crate::{
     approving::{gesture, gesture_of},
     console::{
         forbidden,
-        gestures::{NamedFee, ShownRequest, asked_with},
+        gestures::{BeginRejectForm, NamedFee, asked_with},
         response::{self, PageError, PageResponse},
         sessions::{PATIENCE_MS, PasskeyAssertion},
         text::Text,
@@ -51,7 +51,7 @@ struct NodeBeginForm {
 /// What was signed of one request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ApprovalItem {
+struct NodeApprovalItem {
     uuid: String,
     shown: String,
     most_fee: String,
@@ -61,20 +61,12 @@ struct ApprovalItem {
 #[derive(Deserialize)]
 struct NodeApproveForm {
     form_token: String,
-    items: Vec<ApprovalItem>,
+    items: Vec<NodeApprovalItem>,
     credential: PasskeyAssertion,
 }
 
 #[derive(Deserialize)]
-struct BeginRejectForm {
-    form_token: String,
-    items: Vec<ShownRequest>,
-    #[serde(default)]
-    reason: String,
-}
-
-#[derive(Deserialize)]
-struct RejectForm {
+struct NodeRejectForm {
     form_token: String,
     uuids: Vec<String>,
     #[serde(default)]
@@ -313,7 +305,7 @@ pub async fn begin_rejection(
 /// Brings a rejection to all orchestrators that tell of a request of it, and has this node obey it where the person could
 /// reject it by the node's own policy.
 pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
-    let form: RejectForm = response::json_of(call.head, &call.body)?;
+    let form: NodeRejectForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     field::label("reason", &form.reason, MAX_REASON)?;
     let ids = ids_of(form.uuids.iter())?;

@@ -76,12 +76,13 @@ pub struct ShownRequest {
     pub shown: String,
 }
 
+/// Requests to reject, before their rejection is signed.
 #[derive(Deserialize)]
-struct BeginRejectForm {
-    form_token: String,
-    items: Vec<ShownRequest>,
+pub struct BeginRejectForm {
+    pub form_token: String,
+    pub items: Vec<ShownRequest>,
     #[serde(default)]
-    reason: String,
+    pub reason: String,
 }
 
 #[derive(Deserialize)]
