@@ -2,7 +2,7 @@
 //! operations, so that a node learns and does nothing that an approver on the console would not.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -132,9 +132,9 @@ impl NodeAnswers<'_> {
     /// What waits, those first that are due first.
     async fn pending(&self) -> Result<NodeAnswer, Fault> {
         let mut signers: HashMap<String, bool> = HashMap::new();
-        let (mut requests, mut bytes, mut after) = (Vec::new(), 0_usize, String::new());
+        let mut waiting: BTreeMap<String, VecDeque<String>> = BTreeMap::new();
         // One vault that cannot be read keeps nobody from the others.
-        let mut more = false;
+        let (mut after, mut is_last, mut is_unread) = (String::new(), false, false);
         for _ in 0..PAGES {
             let page = wire::GetPendingSigningRequestsRequest {
                 limit: Some(PAGE),
@@ -155,33 +155,53 @@ impl NodeAnswers<'_> {
                                 ?fault,
                                 "a node is not told what waits in a vault"
                             );
-                            more = true;
+                            is_unread = true;
                             false
                         });
-                        signers.insert(vault, found);
+                        signers.insert(vault.clone(), found);
                         found
                     }
                 };
-                if !is_signer {
-                    continue;
+                if is_signer {
+                    let of_vault = waiting.entry(vault).or_default();
+                    of_vault.push_back(listed.uuid.clone());
                 }
-                let Some(told) = self.told(&listed.uuid).await? else {
-                    continue;
-                };
-                bytes = bytes.saturating_add(told.len());
-                if requests.len() >= MAX_PENDING || bytes > MAX_PENDING_BYTES {
-                    let more = true;
-                    return Ok(NodeAnswer::Pending { requests, more });
-                }
-                requests.push(told);
             }
-            if after.is_empty() {
-                let more = false;
-                return Ok(NodeAnswer::Pending { requests, more });
+            is_last = after.is_empty();
+            if is_last {
+                break;
             }
         }
-        let more = true;
-        Ok(NodeAnswer::Pending { requests, more })
+        // The vaults in turns: one of which much waits, or what is large, hides no other.
+        let (mut requests, mut bytes) = (Vec::new(), 0_usize);
+        let mut more = !is_last || is_unread;
+        loop {
+            let next = waiting.values_mut().filter_map(VecDeque::pop_front);
+            let turn: Vec<String> = next.collect();
+            if turn.is_empty() {
+                return Ok(NodeAnswer::Pending { requests, more });
+            }
+            for uuid in turn {
+                if requests.len() >= MAX_PENDING {
+                    return Ok(NodeAnswer::Pending {
+                        requests,
+                        more: true,
+                    });
+                }
+                match self.told(&uuid).await {
+                    Ok(None) => {}
+                    Ok(Some(told)) if bytes.saturating_add(told.len()) <= MAX_PENDING_BYTES => {
+                        bytes = bytes.saturating_add(told.len());
+                        requests.push(told);
+                    }
+                    Ok(Some(_)) => more = true,
+                    Err(fault) => {
+                        tracing::debug!(uuid, ?fault, "a node is not told of a request");
+                        more = true;
+                    }
+                }
+            }
+        }
     }
 
     /// These requests, those of them that wait and whose signers the node is among.
@@ -301,8 +321,23 @@ impl NodeAnswers<'_> {
         proof: &ApprovalProof,
     ) -> Result<NodeAnswer, Fault> {
         let proof = passkeys_proof(proof)?;
+        let mut any = false;
         for request in requests {
-            self.own_vault(*request).await?;
+            // What has ended, or was never here, keeps nobody from rejecting the others: its own result says so.
+            let Some(told) = self.told(&request.to_string()).await? else {
+                continue;
+            };
+            let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;
+            if !self
+                .is_signer(&whole.vault_uuid.unwrap_or_default())
+                .await?
+            {
+                return Err(Fault::invalid_uuid());
+            }
+            any = true;
+        }
+        if !any {
+            return Err(Fault::invalid_uuid());
         }
         let rejection = wire::RejectSigningRequestsRequest {
             uuids: requests.iter().map(RequestId::to_string).collect(),

@@ -69,6 +69,7 @@ struct NodeApproveForm {
 struct NodeRejectForm {
     form_token: String,
     uuids: Vec<String>,
+    vault: String,
     #[serde(default)]
     reason: String,
     credential: PasskeyAssertion,
@@ -165,6 +166,10 @@ pub async fn begin_approval(
     let (mut all, mut items) = (Vec::new(), Vec::new());
     for (id, wanted) in ids.into_iter().zip(&form.items) {
         let one = as_shown(&found, id, &wanted.shown)?;
+        // Where orchestrators tell different things of one, nobody knows which is to be paid.
+        if found.iter().filter(|it| it.id == id).count() > 1 {
+            return Err(changed());
+        }
         let asked = asked_with(&one.request, &wanted.fee, call.now_ms())?;
         items.push(json!({
             "uuid": id.to_string(),
@@ -298,7 +303,7 @@ pub async fn begin_rejection(
     let uuids: Vec<_> = ids.iter().map(RequestId::to_string).collect();
     Ok(PageResponse::json(&json!({
         "publicKey": options(call, session, &challenge),
-        "form": {"uuids": uuids, "reason": form.reason},
+        "form": {"uuids": uuids, "reason": form.reason, "vault": vault.to_string()},
     })))
 }
 
@@ -310,12 +315,24 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
     field::label("reason", &form.reason, MAX_REASON)?;
     let ids = ids_of(form.uuids.iter())?;
     let (key, proof) = key_of(call, session, &form.credential)?;
-    let (found, _) = waiting(call, session, &ids).await?;
-    let vault = one_vault(&found, ids.iter())?;
+    let vault: VaultId = form.vault.parse().map_err(|_| not_waiting())?;
     if !is_signed(call, &key, &proof, &rejections_challenge(vault, &ids)?) {
         return Err(changed());
     }
-    let here = reject_here(call, vault, &ids, &proof).await;
+    // What is signed is obeyed here, whatever orchestrators tell by now; of vaults that the node has no key of there is
+    // nothing to obey.
+    let here = match call.page.waiting.signs_for(vault)? {
+        true => reject_here(call, vault, &ids, &proof).await,
+        false => BTreeSet::new(),
+    };
+    let found = match waiting(call, session, &ids).await {
+        Ok((found, _)) => found,
+        Err(error) if here.is_empty() => return Err(error),
+        Err(_) => Vec::new(),
+    };
+    if here.is_empty() && found.is_empty() {
+        return Err(not_waiting());
+    }
     // The proof is of all of them together.
     let to: BTreeSet<NodeId> = found.iter().flat_map(|it| it.by.iter().copied()).collect();
     let question = NodeQuestion::Reject {

@@ -83,6 +83,8 @@ const CONNECTIONS_OF_ONE: usize = 32;
 pub trait WaitingRequests: Send + Sync {
     /// See [`ApprovalRelay::holds`].
     fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault>;
+    /// See [`ApprovalRelay::signs_for`].
+    fn signs_for(&self, vault: VaultId) -> Result<bool, Fault>;
     /// See [`ApprovalRelay::pending`].
     async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault>;
     /// See [`ApprovalRelay::act`].
@@ -96,6 +98,10 @@ pub trait WaitingRequests: Send + Sync {
 impl WaitingRequests for ApprovalRelay {
     fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault> {
         ApprovalRelay::holds(self, vault, root_public_key)
+    }
+
+    fn signs_for(&self, vault: VaultId) -> Result<bool, Fault> {
+        ApprovalRelay::signs_for(self, vault)
     }
 
     async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault> {

@@ -266,8 +266,10 @@ async fn page(
         .map(|id| (id.to_string(), "it does not wait for you on this node"))
         .collect();
     let mut requests: Vec<_> = found.iter().map(|it| it.view(session, now_ms)).collect();
+    let different = BTreeSet::from_iter(found.iter().map(|it| it.id)).len();
+    let is_told_differently = different < found.len();
     // What one gesture is to approve is what there is to approve.
-    if requests.iter().any(|it| it.request.is_offered()) {
+    if !is_told_differently && requests.iter().any(|it| it.request.is_offered()) {
         requests.retain(|it| {
             let is_offered = it.request.is_offered();
             if !is_offered {
@@ -279,7 +281,6 @@ async fn page(
     }
     let views = requests.iter().map(|it| &it.request);
     let count = BTreeSet::from_iter(views.clone().map(|it| &it.uuid)).len();
-    let is_told_differently = count < requests.len();
     let vaults: BTreeSet<_> = found.iter().map(|it| it.vault).collect();
     let can_approve = !is_told_differently && views.clone().all(RequestView::is_offered);
     let totals = match count {

@@ -158,7 +158,7 @@ mod tests {
         assert!(
             network("x")
                 .unwrap_err()
-                .starts_with("is none of evm, bitcoin, ")
+                .starts_with("is not one of evm, bitcoin, ")
         );
         for none in ["", "unknown", "ethereum", "1"] {
             assert!(network(none).is_err(), "{none}");

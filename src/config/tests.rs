@@ -309,18 +309,27 @@ fn samples__should_load() {
         ("signer-2.toml", include_str!("../../deploy/signer-2.toml")),
         ("signer-3.toml", include_str!("../../deploy/signer-3.toml")),
     ] {
-        let config = layered(text, &[]).expect(name);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .canonicalize()
+            .unwrap();
+        let at = |path: &str| root.join(path).to_str().unwrap().to_owned();
+        let file = at(&format!("deploy/{name}"));
+        let layered = Config::layer(Some((file, text.to_owned())), Vec::new());
+        let (config, _) = layered.expect(name);
         if name.starts_with("signer") {
             assert_eq!(
                 config.signer.orchestrators,
-                ["../data/orchestrator/identity.pub"]
+                [at("data/orchestrator/identity.pub")]
             );
-            let policy = Path::new("policy.toml").to_owned();
+            let policy = root.join("deploy/policy.toml");
             assert_eq!(config.signer.policy_file(), (policy, true));
             // As they stand they are closed.
             assert!(!config.signer.development);
             config.signer.check_secure().expect(name);
-            let own = format!("../data/{}/identity.pub", name.trim_end_matches(".toml"));
+            let own = at(&format!(
+                "data/{}/identity.pub",
+                name.trim_end_matches(".toml")
+            ));
             assert_eq!(config.signer.peers.len(), 2);
             assert!(!config.signer.peers.contains(&own));
         }
@@ -405,7 +414,16 @@ fn client_signer__should_take_the_file_of_the_public_product_as_it_is() {
     assert!(!format!("{config:?}").contains("hunter2"));
     // The sample, too.
     let sample = include_str!("../../deploy/client-signer.yml");
-    let config = yaml(sample).expect("loads");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .canonicalize()
+        .unwrap();
+    let file = root.join("deploy/client-signer.yml");
+    let file = file.to_str().unwrap().to_owned();
+    let layered = Config::layer(Some((file, sample.to_owned())), Vec::new());
+    let config = layered.expect("loads").0;
+    let policy = root.join("deploy/policy.toml");
+    assert_eq!(config.signer.policy_file(), (policy, true));
+    assert_eq!(config.signer.data_dir, root.join("data/client-signer"));
     config
         .client_signer
         .callback()

@@ -152,7 +152,9 @@ impl EvmNode {
     /// The gas that a call takes: the highest that one of the nodes names that have to agree, as too little costs the
     /// fee and does nothing. It is refused only when as many refuse it.
     async fn estimate_gas(&self, from: &str, call: &EvmCall) -> Result<u128, ChainError> {
-        let call = RpcCall("eth_estimateGas", json!([transaction(from, call)]));
+        // Some nodes would estimate on top of what waits, where what replaces a transfer finds the tokens gone.
+        let params = json!([transaction(from, call), "latest"]);
+        let call = RpcCall("eth_estimateGas", params);
         let said = self.rpc.voices(call, |_, _| true).await?;
         let estimates = said.iter().filter_map(|said| quantity(said.as_ref().ok()?));
         if let Some(highest) = estimates.max() {

@@ -25,6 +25,11 @@ pub async fn load_of_nodes<F: Future>(work: F) -> (F::Output, Option<NodeLoad>) 
     (output, seen)
 }
 
+/// The nodes have answered, and disagree: what one of them has shown before is not the reason.
+pub(super) fn forget() {
+    let _ = SEEN.try_with(|seen| *seen.lock() = None);
+}
+
 /// Notes it of a node that is asked by the present work.
 pub(super) fn note(load: NodeLoad) {
     let _ = SEEN.try_with(|seen| {

@@ -76,7 +76,7 @@ async fn speed_up(shop: &Shop, uuid: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn top_up__should_end_once_by_the_hash_of_what_has_sped_it_up() {
+async fn sweep__should_end_once_by_the_hash_of_what_has_sped_it_up() {
     let (anvil, receiver) = (node().await, Receiver::start().await);
     let (shop, gas_wallet) = open(&anvil, &receiver).await;
     fund(&anvil, &gas_wallet).await;
@@ -84,7 +84,15 @@ async fn top_up__should_end_once_by_the_hash_of_what_has_sped_it_up() {
     pay_token(&anvil, USDT, &address, 300).await;
     anvil.mine(10).await;
     let top_up = until_handed_in(&shop, &anvil, &gas_wallet, "funding").await;
-    let faster = speed_up(&shop, &top_up).await;
+    let faster_top_up = speed_up(&shop, &top_up).await;
+    // More than the top-up: what replaces the transfer may cost more. It is too little to be swept.
+    let more = json!({"to": address, "value": "0x5af3107a4000"});
+    send_as(&anvil, &gas_wallet, more).await;
+    // A few blocks: it is deep enough, and the next step is in none of them.
+    anvil.mine(1).await;
+    anvil.mine(2).await;
+    let moved = until_handed_in(&shop, &anvil, &address, "moving").await;
+    let faster_move = speed_up(&shop, &moved).await;
     until(&shop, &anvil, "it is over", async |shop| {
         status(shop).await.sweeps.is_empty()
     })
@@ -95,24 +103,30 @@ async fn top_up__should_end_once_by_the_hash_of_what_has_sped_it_up() {
             sent(&anvil, &gas_wallet).await,
             sent(&anvil, &address).await
         ),
-        (1, 1)
+        (2, 1),
+        "one of the gas wallet's is by hand"
     );
     let totals = status(&shop).await.totals;
     let [total] = &totals[..] else {
         panic!("{totals:?}");
     };
     assert_eq!((total.sweeps, total.amount.as_str()), (1, "300"));
-    let requests = shop.world.requests().await;
-    assert_eq!(requests.len(), 3, "two and what replaced one of them");
-    for id in requests {
-        let request = details(&shop, &id.to_string()).await;
-        let source = request.source.unwrap().r#type();
-        assert_eq!(source, source::Type::Sweep, "{id}");
+    assert_eq!(
+        shop.world.requests().await.len(),
+        4,
+        "two and what replaced them"
+    );
+    for (first, faster) in [(top_up, faster_top_up), (moved, faster_move)] {
+        let found = [details(&shop, &first).await, details(&shop, &faster).await];
+        for request in &found {
+            let source = request.source.as_ref().unwrap().r#type();
+            assert_eq!(source, source::Type::Sweep, "{}", request.uuid);
+        }
+        let [first, faster] = found;
+        let state = faster.transaction_state.unwrap();
+        assert_eq!(state.status(), transaction_state::Status::Final);
+        assert_eq!(first.replaced_by_uuids, [faster.uuid]);
     }
-    let (first, faster) = (details(&shop, &top_up).await, details(&shop, &faster).await);
-    assert_eq!(first.replaced_by_uuids, [faster.uuid]);
-    let state = faster.transaction_state.unwrap();
-    assert_eq!(state.status(), transaction_state::Status::Final);
     let coin = |event: &&Value| event["address"] == address && event["token_address"].is_null();
     assert_eq!(receiver.events().iter().filter(coin).count(), 0);
 }

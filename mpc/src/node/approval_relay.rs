@@ -34,7 +34,7 @@ const MAX_OPEN: usize = 16;
 /// How long the first answer may take, the first that says that something is stored, and how long the others after it.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_TO_STORE: Duration = Duration::from_secs(15);
-const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(1);
+const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(3);
 
 /// What connects the page of a node with its orchestrators.
 #[derive(Default)]
@@ -113,6 +113,15 @@ impl ApprovalRelay {
     pub fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault> {
         let key = self.node()?.keys.get(root_public_key);
         Ok(key.is_some_and(|key| key.record().vault == vault))
+    }
+
+    /// Whether the node holds a share of a key of this vault.
+    ///
+    /// # Errors
+    /// When the node has stopped.
+    pub fn signs_for(&self, vault: VaultId) -> Result<bool, Fault> {
+        let keys = self.node()?.keys.all();
+        Ok(keys.iter().any(|key| key.record().vault == vault))
     }
 
     /// Asks all orchestrators what waits for people in the vaults of this node; with `requests` for these alone.

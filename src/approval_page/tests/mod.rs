@@ -55,6 +55,10 @@ impl WaitingRequests for Told {
         Ok(vault == VAULT.parse()? && root_public_key == ROOT)
     }
 
+    fn signs_for(&self, vault: VaultId) -> Result<bool, Fault> {
+        Ok(vault == VAULT.parse()?)
+    }
+
     async fn pending(&self, _: &[RequestId]) -> Result<ToldRequests, Fault> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _open = self.gate.read().await;

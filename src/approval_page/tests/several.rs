@@ -258,4 +258,29 @@ async fn rejection__should_go_to_all_who_tell_of_it_and_be_obeyed_by_this_node()
         json!({"form_token": session.1, "items": items(&text, ""), "reason": "x".repeat(201)});
     let said = world.post("/reject/begin", &session.0, &long).await;
     assert_eq!(said.status, 400, "{}", said.text);
+
+    // What is signed is obeyed here, though nobody tells of it any longer; of another vault there is nothing to obey.
+    let text = world
+        .get(&format!("/requests/{THIRD}"), &session.0)
+        .await
+        .text;
+    let begin = json!({"form_token": session.1, "items": items(&text, ""), "reason": ""});
+    let begun = world.post("/reject/begin", &session.0, &begin).await;
+    let begun: Value = serde_json::from_str(&begun.text).unwrap();
+    world.tell(&[]);
+    let mut form = begun["form"].clone();
+    form["form_token"] = json!(session.1);
+    form["credential"] = answer(&treasurer(), &begun);
+    form["vault"] = json!("00000000-0000-4000-8000-00000000000f");
+    let said = world.post("/reject", &session.0, &form).await;
+    assert_eq!(
+        (said.status, world.veto(THIRD)),
+        (409, None),
+        "{}",
+        said.text
+    );
+    form["vault"] = begun["form"]["vault"].clone();
+    let said = world.post("/reject", &session.0, &form).await;
+    assert_eq!(said.status, 409, "{}", said.text);
+    assert_eq!(world.veto(THIRD), Some(Veto::Person), "{}", said.text);
 }

@@ -85,7 +85,10 @@ fn answers_of_bus(around: &Surroundings) -> Vec<Row> {
     vec![
         serve("a wrong password of the bus")
             .text(url, &right.replace(SECRET, "hunter2x"))
-            .says(&[&says("refuses the user or password of this URL"), "mend it"]),
+            .says(&[
+                &says("refuses the user or password of this URL"),
+                "correct it",
+            ]),
         serve("no password of the bus").text(url, &plain).says(&[
             &says("asks for a password"),
             "use redis://user:password@host:port",

@@ -407,7 +407,7 @@ fn chains() -> Vec<Row> {
             ]),
         serve("an address of a node that is none")
             .set("chains.evm.1.rpc", "[\"http://a\", \"ftp://b/hunter2\"]")
-            .says_of_file(&["chains.evm.1.rpc: address 2 of 2 is no URL; use http://HOST:PORT"]),
+            .says_of_file(&["chains.evm.1.rpc: address 2 of 2 is not a URL; use http://HOST:PORT"]),
         chain("more nodes than there are")
             .set("chains.evm.1.agree", "2")
             .says_of_file(&["chains.evm.1.agree: 2 is not between 1 and the number of its nodes"]),

@@ -192,9 +192,9 @@ fn files() -> Vec<Row> {
         signer("an identity that is none")
             .private("data/identity", SECRET)
             .says(&["signer.identity_file: identity file DIR/data/identity: is not an OpenSSH"]),
-        signer("an identity that is not there")
-            .prepare(remove("data/identity"))
-            .says(&["there is no signer node in DIR/data: make one with covault node init"]),
+        signer("a folder without a node")
+            .text("signer.data_dir", "DIR/none")
+            .says(&["there is no signer node in DIR/none: make one with covault node init"]),
         signer("a keyring that is none")
             .private("data/keyring.age", "x")
             .says(&["keyring DIR/data/keyring.age: cannot be opened"]),

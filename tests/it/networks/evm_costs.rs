@@ -194,7 +194,8 @@ impl Costs {
         })
         .await;
         assert!(
-            reason.contains("the most that is believed (chains.evm.31337.most_price)"),
+            reason.contains("above the accepted maximum of")
+                && reason.contains("(chains.evm.31337.most_price)"),
             "{reason}"
         );
         let rejected = json!({"uuid": uuid});

@@ -10,7 +10,10 @@ use super::{
     NodeFailure, NodePool, PAUSE_MS, PoolError, ROUNDS, is_of_request,
     submit::{Objection, Objections},
 };
-use crate::chain_rpc::exchange::{NodeRequest, NodeResponse, ParsedResponse};
+use crate::chain_rpc::{
+    exchange::{NodeRequest, NodeResponse, ParsedResponse},
+    load,
+};
 
 /// Reads the answer of the node with this number, from 0, and keeps what it says.
 pub(super) type KeepOf<'a> = dyn Fn(usize, &NodeResponse) -> ParsedResponse<()> + Send + Sync + 'a;
@@ -72,6 +75,7 @@ impl NodePool {
             tracing::warn!(chain = self.chain, what, against = ?nodes, "nodes disagree");
         }
         winner.filter(|_| !contested).ok_or_else(|| {
+            load::forget();
             self.unknown(&format!(
                 "the nodes disagree about {what}; {} must agree",
                 self.agree()

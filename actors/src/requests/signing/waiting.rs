@@ -348,7 +348,8 @@ impl SigningState {
         // Others need not wait for it.
         let _ = self.vault.cast(vault::Msg::MoveToBack(request));
         self.note_delay(match load {
-            NodeLoad::TooMuch => format!("{OVERLOADED_NODES} ({reason})"),
+            // Not in the node's words: they can be others with each try.
+            NodeLoad::TooMuch => OVERLOADED_NODES.to_owned(),
             NodeLoad::Silent => unanswered(reason),
         })
         .await
