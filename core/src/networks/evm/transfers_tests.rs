@@ -286,7 +286,7 @@ fn logs__should_not_be_believed_to_be_none_where_the_bloom_has_them() {
     assert_eq!(has.without_receipt(&none), [[3; 32]]);
     for (bad, reason) in [
         (json!([sent.clone(), sent]), "the same transaction"),
-        (Value::Null, "no list"),
+        (Value::Null, "not a list"),
     ] {
         let error = has.receipts(&bad).unwrap_err();
         assert!(error.0.contains(reason), "{error} instead of {reason}");

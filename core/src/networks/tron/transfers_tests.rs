@@ -194,7 +194,10 @@ fn results__should_be_refused_when_they_are_not_of_the_block() {
             json!([info(1), with(info(2), "id", json!("x"))]),
             "names no transaction",
         ),
-        (json!([info(1), with(info(2), "log", json!(7))]), "no list"),
+        (
+            json!([info(1), with(info(2), "log", json!(7))]),
+            "not a list",
+        ),
         (
             json!([info(1), with(info(2), "log", json!([{}]))]),
             "cannot be read",
@@ -211,8 +214,8 @@ fn results__should_be_refused_when_they_are_not_of_the_block() {
             ]),
             "cannot be read",
         ),
-        (json!({}), "no list of results"),
-        (Value::Null, "no list of results"),
+        (json!({}), "not a list of results"),
+        (Value::Null, "not a list of results"),
     ] {
         let error = transfers(&block, infos).unwrap_err();
         assert!(error.0.contains(reason), "{error} instead of {reason}");

@@ -260,7 +260,7 @@ fn check_sealed__should_tell_backups_from_other_bytes() {
     says(&whole[..whole.len() / 3], "no");
     let body = whole.len() - whole.windows(4).position(|it| it == b"--- ").unwrap();
     // The line of the MAC, the nonce, and little more.
-    says(&whole[..whole.len() - body + 48 + 16 + 10], "cut off");
+    says(&whole[..whole.len() - body + 48 + 16 + 10], "truncated");
     says(&vec![7; MAX_BACKUP + 1], "too large");
     says(&sealed(record, plain, &one), "to 1 recipients");
 }

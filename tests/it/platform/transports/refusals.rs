@@ -232,7 +232,7 @@ pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
             "resimulation",
             json!({"signingRequestUuid": made.signed}),
             WRONG_STATE,
-            "the request cannot be simulated again: it is over",
+            "the request cannot be simulated again: it has ended",
         ),
         (
             "resimulation",
