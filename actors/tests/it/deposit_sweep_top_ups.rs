@@ -116,6 +116,13 @@ async fn sweep__should_end_once_by_the_hash_of_what_has_sped_it_up() {
         4,
         "two and what replaced them"
     );
+    for faster in [&faster_top_up, &faster_move] {
+        until(&shop, &anvil, "it is final", async |shop| {
+            let state = details(shop, faster).await.transaction_state;
+            state.is_some_and(|state| state.status() == transaction_state::Status::Final)
+        })
+        .await;
+    }
     for (first, faster) in [(top_up, faster_top_up), (moved, faster_move)] {
         let found = [details(&shop, &first).await, details(&shop, &faster).await];
         for request in &found {
@@ -123,8 +130,6 @@ async fn sweep__should_end_once_by_the_hash_of_what_has_sped_it_up() {
             assert_eq!(source, source::Type::Sweep, "{}", request.uuid);
         }
         let [first, faster] = found;
-        let state = faster.transaction_state.unwrap();
-        assert_eq!(state.status(), transaction_state::Status::Final);
         assert_eq!(first.replaced_by_uuids, [faster.uuid]);
     }
     let coin = |event: &&Value| event["address"] == address && event["token_address"].is_null();

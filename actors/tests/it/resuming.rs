@@ -267,7 +267,7 @@ async fn requests_without_an_actor__should_count_for_how_long_new_ones_wait() {
 async fn a_request__should_have_all_its_time_once_earlier_ones_have_actors() {
     let mut world = World::new();
     world.settings.signing_deadline_ms = 600_000;
-    let (vault, address) = many_unsigned(&world, 1_200).await;
+    let (vault, address) = many_unsigned(&world, 2_500).await;
     // The last ones to get actors.
     world.evm.down.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
