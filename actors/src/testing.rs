@@ -42,6 +42,7 @@ pub fn panics_in_build() -> usize {
     PANICS.load(Ordering::SeqCst)
 }
 
+#[expect(clippy::panic, reason = "that is what a test asks for")]
 pub(crate) fn before_build(payload: &Payload) {
     let mut panicking = PANICKING.lock().clone().into_iter();
     if panicking.any(|one| one == payload.encode()) {

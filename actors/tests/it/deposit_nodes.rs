@@ -81,11 +81,14 @@ async fn logs__should_not_be_believed_to_be_none_where_the_bloom_has_them() {
     }
 }
 
+/// A method, and what is answered to it.
+type Lie = (&'static str, Option<Value>);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well() {
     let anvil = node().await;
     // `None`: it answers 502.
-    let lie: Arc<Mutex<Option<(&'static str, Option<Value>)>>> = Arc::default();
+    let lie: Arc<Mutex<Option<Lie>>> = Arc::default();
     let told = Arc::clone(&lie);
     let is_lying = Arc::new(AtomicBool::new(false));
     let lied = Arc::clone(&is_lying);

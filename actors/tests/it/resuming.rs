@@ -184,6 +184,10 @@ async fn copy_unfinished(store: &dyn Store, vault: VaultId, like: &[RequestId], 
 
 /// With COVAULT_UNFINISHED as many as that; `just measure-unfinished` prints the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a measurement is told how much to measure, and reads the clock"
+)]
 async fn a_vault__should_answer_while_it_reads_very_many_unfinished_requests() {
     let count = std::env::var("COVAULT_UNFINISHED").map_or(20_000, |it| it.parse().unwrap());
     let mut world = World::new();

@@ -194,10 +194,7 @@ fn results__should_be_refused_when_they_are_not_of_the_block() {
             json!([info(1), with(info(2), "id", json!("x"))]),
             "names no transaction",
         ),
-        (
-            json!([info(1), with(info(2), "log", json!(7))]),
-            "no list",
-        ),
+        (json!([info(1), with(info(2), "log", json!(7))]), "no list"),
         (
             json!([info(1), with(info(2), "log", json!([{}]))]),
             "cannot be read",
