@@ -488,6 +488,10 @@ impl NodePool {
             if !failed.noted.swap(true, Ordering::Relaxed) {
                 node.note(Some(&failed.failure));
             }
+            // For each who waited for the check.
+            if let Some(load) = failed.load {
+                load::note(load);
+            }
             // What is to be asked of it was not asked yet.
             return Err(match failed.failure {
                 NodeFailure::Lost(reason) | NodeFailure::Silent(reason) => {

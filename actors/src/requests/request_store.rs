@@ -415,6 +415,12 @@ async fn try_advance(
     let mut next = request.clone();
     let mut batch = Batch::new();
     let mut trail: Vec<AuditRecord> = Vec::with_capacity(events.len());
+    let is_unwanted = events.iter().any(|event| {
+        matches!(
+            event,
+            RequestEvent::Rejected { .. } | RequestEvent::ApprovalExpired
+        )
+    });
     for event in events {
         let step = next.state.step(&next.consent, event, now);
         let step = step.map_err(Fault::bug)?;
@@ -552,8 +558,8 @@ async fn try_advance(
         let (request_id, vault) = (next.id, next.vault);
         let kind = payload.map(Payload::kind);
         match &request.state {
-            // It was rejected, or nobody wanted it: nothing is wrong.
-            RequestState::AwaitingApproval { .. } => tracing::info!(
+            // Nothing is wrong.
+            RequestState::AwaitingApproval { .. } if is_unwanted => tracing::info!(
                 request = %request_id,
                 %vault,
                 kind,

@@ -28,7 +28,7 @@ use crate::chain_rpc::{
     exchange::{NodeRequest, NodeRequestBody, NodeResponse, ParsedResponse},
     health::NodeHealth,
     line::{CallLine, CallPermit, CallsOf},
-    load::{self, NodeLoad},
+    load::{self, NodeLoad, load_of_nodes},
 };
 
 pub(super) struct PoolNode {
@@ -58,6 +58,8 @@ pub(super) type RunningCheck = BoxFuture<'static, Result<(), FailedCheck>>;
 #[derive(Clone)]
 pub(super) struct FailedCheck {
     pub(super) failure: NodeFailure,
+    /// What the node has shown of how much it has to do.
+    pub(super) load: Option<NodeLoad>,
     /// One of them has noted it.
     pub(super) noted: Arc<AtomicBool>,
 }
@@ -149,7 +151,8 @@ impl PoolNode {
     async fn check(self: Arc<Self>, check: Arc<ChainCheck>) -> Result<(), FailedCheck> {
         let mut said = None;
         let mut keep = keeping(&check.read, &mut said);
-        let answer = self.exchange(None, &check.call, &mut keep).await;
+        let asking = self.exchange(None, &check.call, &mut keep);
+        let (answer, load) = load_of_nodes(asking).await;
         drop(keep);
         let outcome = answer.and_then(|answer| match answer {
             ParsedResponse::Value(()) => match said {
@@ -165,6 +168,7 @@ impl PoolNode {
             self.checked.store(true, Ordering::Relaxed);
         }
         outcome.map_err(|failure| FailedCheck {
+            load: load.or(failure.is_silence().then_some(NodeLoad::Silent)),
             failure,
             noted: Arc::default(),
         })

@@ -94,6 +94,7 @@ pub async fn forget_refused(
     }
     AuditNote::for_request(commit.by(), request.id, "RefusedForgotten")
         .fact("detail", hashes.join(", "))
+        .fact("older", older)
         .add_to(
             &mut batch,
             AuditChain::Vault(request.vault),
