@@ -13,13 +13,13 @@ use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::{Class, Fault},
     ids::{SessionId, TokenId, VaultId},
+    networks::VerifiedSignatures,
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
     rate::UnsignedWork,
     scheme::Scheme,
-    signature::Signature,
 };
 use covault_mpc::{
     backend,
@@ -50,7 +50,7 @@ impl SignerCluster for ClusterSigners {
         &self,
         order: &SigningOrder,
         attempt: &SigningAttempt,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         let SigningAttempt {
             scheme,
             session,

@@ -8,14 +8,13 @@ use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     ids::{SessionId, TokenId, VaultId},
-    networks::{Network, Payload},
+    networks::{Network, Payload, VerifiedSignatures},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
     rate::UnsignedWork,
     scheme::Scheme,
-    signature::Signature,
     turns::RequestTurn,
 };
 use serde::{Deserialize, Serialize};
@@ -176,7 +175,7 @@ pub trait SignerCluster: Send + Sync {
         &self,
         order: &SigningOrder,
         attempt: &SigningAttempt,
-    ) -> Result<Vec<Signature>, Fault>;
+    ) -> Result<VerifiedSignatures, Fault>;
 
     /// Tells live holders of the generation of the approvals that an order carries, which has no transaction yet: those that
     /// hold such payments begin to count the time. `Some`: too few would sign it now, or not the client signer that it

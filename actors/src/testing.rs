@@ -5,12 +5,11 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     fault::Fault,
-    networks::Payload,
+    networks::{Payload, VerifiedSignatures},
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
     },
-    signature::Signature,
     testing::ManualClock,
 };
 use std::sync::{
@@ -287,7 +286,11 @@ impl SignerCluster for NoSigners {
         Err(nobody())
     }
 
-    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+    async fn sign(
+        &self,
+        _: &SigningOrder,
+        _: &SigningAttempt,
+    ) -> Result<VerifiedSignatures, Fault> {
         Err(nobody())
     }
 

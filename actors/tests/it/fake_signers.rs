@@ -18,7 +18,7 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId, TokenId, VaultId},
-    networks::SigningInput,
+    networks::{SigningInput, VerifiedSignatures},
     order::{
         BackupOrder, Generation, KeygenOrder, LaterGenerations, NodeId, ProvenGeneration,
         ReshareOrder, ReshareOutcome, ReshareProof, SigningOrder,
@@ -418,7 +418,7 @@ impl SignerCluster for FakeSigners {
         &self,
         order: &SigningOrder,
         attempt: &SigningAttempt,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         {
             let mut seen = self.seen.lock().unwrap();
             assert!(
@@ -487,11 +487,9 @@ impl SignerCluster for FakeSigners {
             .child(&order.path)
             .unwrap()
             .tweak;
-        Ok(order
-            .inputs
-            .iter()
-            .map(|input| sign(order, &tweak, input))
-            .collect())
+        let inputs = order.inputs.iter();
+        let signatures = inputs.map(|input| sign(order, &tweak, input));
+        VerifiedSignatures::verify(&order.public_key, &order.inputs, signatures.collect())
     }
 
     fn expected_wait(

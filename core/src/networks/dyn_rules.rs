@@ -4,14 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use k256::ecdsa::{RecoveryId, VerifyingKey};
-
 use super::{
     ChainData, Payload, Queries, raw,
     rules::{
-        Allocation, ChainIds, ChainMoment, NetworkRules, Replacement, Resource, Signed,
-        SigningInput, Unsigned, unexpected_chain_data,
+        Allocation, ChainIds, ChainMoment, NetworkRules, Replacement, Resource, Signed, Unsigned,
+        unexpected_chain_data,
     },
+    verified::VerifiedSignatures,
 };
 use crate::{
     amount::U256,
@@ -226,6 +225,19 @@ pub trait DynNetworkRules: Sync {
         payload: &Payload,
         unsigned: &Unsigned,
         signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault>;
+
+    /// As [`DynNetworkRules::assemble`], with signatures that were verified before: where they were not of this key, or over
+    /// something else, it fails.
+    ///
+    /// # Errors
+    /// As [`DynNetworkRules::assemble`].
+    fn assemble_verified(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        signatures: &VerifiedSignatures,
         public_key: &[u8],
     ) -> Result<Option<Signed>, Fault>;
 
@@ -531,14 +543,19 @@ where
         signatures: &[Signature],
         public_key: &[u8],
     ) -> Result<Option<Signed>, Fault> {
-        if unsigned.signing.is_empty() || unsigned.signing.len() != signatures.len() {
-            return Err(Fault::bug(
-                "the number of signatures does not match the number of inputs",
-            ));
-        }
-        for (input, signature) in unsigned.signing.iter().zip(signatures) {
-            check(input, signature, public_key)?;
-        }
+        let signatures = signatures.to_vec();
+        let verified = VerifiedSignatures::verify(public_key, &unsigned.signing, signatures)?;
+        self.assemble_verified(payload, unsigned, &verified, public_key)
+    }
+
+    fn assemble_verified(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        signatures: &VerifiedSignatures,
+        public_key: &[u8],
+    ) -> Result<Option<Signed>, Fault> {
+        signatures.check_of(public_key, &unsigned.signing)?;
         put_in(self, payload, unsigned, signatures, public_key)
     }
 
@@ -600,40 +617,5 @@ fn nobody_s(curve: Curve) -> Signature {
             y_parity: 0,
         },
         Curve::Ed25519 => Signature::Ed25519 { r, s: r },
-    }
-}
-
-/// Verifies a signature: of the input's curve, by the key, and as every network takes it (ECDSA:
-/// s low and the right parity, which tells the sender; Ed25519: strictly, RFC 8032 5.1.7).
-fn check(input: &SigningInput, signature: &Signature, public_key: &[u8]) -> Result<(), Fault> {
-    let wrong = || Fault::bug("the signature is not from the wallet's key");
-    match (input.curve, signature) {
-        (Curve::Secp256k1, Signature::Ecdsa { r, s, y_parity }) => {
-            let odd = match y_parity {
-                0 => false,
-                1 => true,
-                _ => return Err(Fault::bug("y parity is neither 0 nor 1")),
-            };
-            let ecdsa = k256::ecdsa::Signature::from_scalars(*r, *s)
-                .map_err(|_| Fault::bug("r or s is out of range"))?;
-            if ecdsa.normalize_s() != ecdsa {
-                return Err(Fault::bug("s is not low"));
-            }
-            let id = RecoveryId::new(odd, false);
-            let key = VerifyingKey::recover_from_prehash(&input.message, &ecdsa, id)
-                .map_err(|_| Fault::bug("signature recovers to no public key"))?;
-            let same = key.to_sec1_point(true).as_bytes() == public_key;
-            same.then_some(()).ok_or_else(wrong)
-        }
-        (Curve::Ed25519, Signature::Ed25519 { .. }) => {
-            let key = public_key.try_into().map_err(|_| wrong())?;
-            ed25519_dalek::VerifyingKey::from_bytes(key)
-                .and_then(|key| {
-                    let signature = ed25519_dalek::Signature::from_bytes(&signature.to_bytes());
-                    key.verify_strict(&input.message, &signature)
-                })
-                .map_err(|_| wrong())
-        }
-        _ => Err(Fault::bug("the signature's curve does not match its input")),
     }
 }

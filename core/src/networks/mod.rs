@@ -21,6 +21,7 @@ pub mod sui;
 mod tests;
 pub mod ton;
 pub mod tron;
+mod verified;
 
 use std::collections::BTreeSet;
 
@@ -40,6 +41,7 @@ pub use self::{
         Allocation, ChainMoment, NetworkRules, Replacement, Resource, Signed, SigningInput,
         Unsigned,
     },
+    verified::VerifiedSignatures,
 };
 use self::{
     outflow::{AccountChange, Outflow},

@@ -23,11 +23,11 @@ use covault_core::{
     attest::MadeKey,
     fault::{Fault, FaultCode},
     ids::{SessionId, TokenId, VaultId},
+    networks::VerifiedSignatures,
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
     rate::UnsignedWork,
     scheme::Scheme,
-    signature::Signature,
     turns::RequestTurn,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -236,7 +236,7 @@ impl Cluster {
         &self,
         order: &SigningOrder,
         task: SigningTask<'_>,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         self.shared.sign(order, task).await
     }
 

@@ -32,22 +32,23 @@ pub(super) fn class_of(inputs: usize) -> usize {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AttemptTimes {
     average: Option<Duration>,
-    /// The last ones, without an order.
+    /// The last ones, as each was one of so many at once: its part of the time. Without an order.
     last: Vec<Duration>,
     /// Where the next one goes.
     next: usize,
 }
 
 impl AttemptTimes {
-    /// An attempt took so long.
-    pub(super) fn record(&mut self, took: Duration) {
+    /// An attempt took so long, as one of so many at once.
+    pub(super) fn record(&mut self, took: Duration, at_once: u32) {
         self.average = Some(match self.average {
             None => took,
             Some(average) => (average * (WEIGHT - 1) + took) / WEIGHT,
         });
+        let part = took / at_once.max(1);
         match self.last.get_mut(self.next) {
-            Some(place) => *place = took,
-            None => self.last.push(took),
+            Some(place) => *place = part,
+            None => self.last.push(part),
         }
         self.next = (self.next + 1) % REMEMBERED;
     }
@@ -57,7 +58,7 @@ impl AttemptTimes {
         self.average
     }
 
-    /// What 99 of 100 attempts take at most.
+    /// What 99 of 100 attempts take at most, of those that are alone.
     fn slowest_of_hundred(&self) -> Option<Duration> {
         if self.last.len() < ENOUGH {
             return None;
@@ -74,9 +75,9 @@ impl AttemptTimes {
 pub(super) struct SchemeTimes([AttemptTimes; CLASSES]);
 
 impl SchemeTimes {
-    pub(super) fn record(&mut self, class: usize, took: Duration) {
+    pub(super) fn record(&mut self, class: usize, took: Duration, at_once: u32) {
         if let Some(pace) = self.0.get_mut(class) {
-            pace.record(took);
+            pace.record(took, at_once);
         }
     }
 
@@ -104,11 +105,19 @@ impl SchemeTimes {
         allowed.min(MOST)
     }
 
-    /// When a second team begins beside one that has not answered: after longer than 99 of 100 took.
-    pub(super) fn second_after(&self, class: usize, unmeasured: Duration) -> Duration {
+    /// When a second team begins beside one that has not answered, and is one of so many at once: after longer than 99 of
+    /// 100 took, and after half of what an attempt is given at most. They share the signers: when a crowd comes, all
+    /// become slow at once, and second teams would make them slower.
+    pub(super) fn second_after(
+        &self,
+        class: usize,
+        unmeasured: Duration,
+        at_once: u32,
+    ) -> Duration {
+        let half = self.allowance(class, unmeasured) / 2;
         match self.scaled(class, AttemptTimes::slowest_of_hundred) {
-            Some(slow) => slow.max(SOONEST_SECOND),
-            None => self.allowance(class, unmeasured) / 2,
+            Some(slow) => (slow * at_once.max(1)).min(half).max(SOONEST_SECOND),
+            None => half,
         }
     }
 }
@@ -127,7 +136,7 @@ mod tests {
     fn paces(class: usize, times: impl IntoIterator<Item = u64>) -> SchemeTimes {
         let mut paces = SchemeTimes::default();
         for took in times {
-            paces.record(class, ms(took));
+            paces.record(class, ms(took), 1);
         }
         paces
     }
@@ -157,16 +166,35 @@ mod tests {
     #[test]
     fn second_team__should_begin_after_longer_than_nearly_all_take() {
         assert_eq!(
-            SchemeTimes::default().second_after(0, UNMEASURED),
+            SchemeTimes::default().second_after(0, UNMEASURED, 1),
             ms(1_500)
         );
         let most = (0..1_000).map(|number| if number % 50 == 0 { 900 } else { 300 });
-        assert_eq!(paces(0, most).second_after(0, UNMEASURED), ms(900));
+        assert_eq!(paces(0, most).second_after(0, UNMEASURED, 1), ms(900));
         let rare = (0..256).map(|number| if number % 200 == 0 { 900 } else { 300 });
-        assert_eq!(paces(0, rare).second_after(0, UNMEASURED), ms(300));
+        assert_eq!(paces(0, rare).second_after(0, UNMEASURED, 1), ms(300));
         assert_eq!(
-            paces(0, [3; 50]).second_after(0, UNMEASURED),
+            paces(0, [3; 50]).second_after(0, UNMEASURED, 1),
             SOONEST_SECOND
         );
+    }
+
+    #[test]
+    fn second_team__should_not_begin_because_a_crowd_has_come() {
+        let mut paces = paces(0, [20; 50]);
+        // As many at once share the signers: each takes longer for that.
+        assert_eq!(paces.second_after(0, UNMEASURED, 12), ms(240));
+        // Half of what an attempt is given.
+        assert_eq!(paces.second_after(0, UNMEASURED, 1_000), ms(500));
+        // Also before there are many that were made in the crowd.
+        for _ in 0..5 {
+            paces.record(0, ms(100), 12);
+        }
+        assert_eq!(paces.second_after(0, UNMEASURED, 12), ms(240));
+        for _ in 0..256 {
+            paces.record(0, ms(180), 12);
+        }
+        assert_eq!(paces.second_after(0, UNMEASURED, 12), ms(180));
+        assert_eq!(paces.second_after(0, UNMEASURED, 1), SOONEST_SECOND);
     }
 }

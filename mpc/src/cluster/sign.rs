@@ -9,8 +9,9 @@ use std::time::Duration;
 use covault_core::{
     fault::{Fault, FaultCode},
     ids::SessionId,
+    networks::VerifiedSignatures,
     order::{NodeId, SigningOrder},
-    signature::{Curve, Signature},
+    signature::Curve,
 };
 use tokio::time::{Instant, timeout};
 
@@ -41,7 +42,7 @@ const HOPELESS: u32 = 2;
 
 /// How an attempt has ended.
 enum AttemptOutcome {
-    Signed(Vec<Signature>),
+    Signed(VerifiedSignatures),
     /// With the same nodes, but without nonces made ahead, it may go well.
     NoNonces,
     /// A signer has too much to do. Others may not.
@@ -91,7 +92,7 @@ struct RunningAttempt {
 /// Where a request goes next.
 enum Placement {
     Team(SigningSet),
-    Signed(Vec<Signature>),
+    Signed(VerifiedSignatures),
     None(NoSigningSet),
     /// It would be too late.
     Hopeless(Option<Duration>),
@@ -102,7 +103,7 @@ impl ClusterInner {
         &self,
         order: &SigningOrder,
         task: SigningTask<'_>,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         let SigningTask {
             scheme,
             session,
@@ -402,10 +403,7 @@ impl ClusterInner {
         if run.running.len() >= MAX_TEAMS || run.ask.holders().len() <= run.ask.needed() {
             return Ok(None);
         }
-        let unmeasured = self.attempt;
-        let due = self.node_registry.pace(&run.ask, |paces, class| {
-            paces.second_after(class, unmeasured)
-        });
+        let due = self.node_registry.second_after(&run.ask, self.attempt);
         let left = due.saturating_sub(last.sent.elapsed());
         if !left.is_zero() {
             return Ok(Some(left));
@@ -519,14 +517,14 @@ async fn late(
     order: &SigningOrder,
     call: &mut CallGuard<'_>,
     patience: Duration,
-) -> Option<Vec<Signature>> {
+) -> Option<VerifiedSignatures> {
     let signed = async {
         loop {
             match call.replies.recv().await {
-                Some((_, _, OrderReply::Signed(signatures)))
-                    if verify(order, &signatures).is_ok() =>
-                {
-                    return signatures;
+                Some((_, _, OrderReply::Signed(signatures))) => {
+                    if let Ok(verified) = verify(order, signatures) {
+                        return verified;
+                    }
                 }
                 Some(_) => {}
                 None => return std::future::pending().await,

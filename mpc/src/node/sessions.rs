@@ -309,8 +309,9 @@ impl Node {
             } = header;
             // A party may have cheated in another session in the meantime. Each trial of a cheat tells
             // its author something, so there is not a second one: neither is a message of theirs
-            // looked at, nor is the answer to one that was being looked at sent.
-            let outcome = match self.stopped(running) {
+            // looked at, nor is the answer to one that was being looked at sent. What is frozen or rejected sends no answer:
+            // that takes a look at files, once.
+            let outcome = match self.banned_in(&running.run) {
                 Some(failed) => Err(failed),
                 None => running
                     .run

@@ -16,11 +16,12 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{SessionId, VaultId},
+    networks::VerifiedSignatures,
     order::{NodeId, SigningOrder},
     port::{Entropy, random_16},
     schema::wire,
     scheme::Scheme,
-    signature::{Curve, Signature},
+    signature::Curve,
 };
 use covault_mpc::{
     cluster::{HaltReason, NodeStatus, SigningTask},
@@ -94,7 +95,7 @@ async fn sign_with(
     test: &TestCluster,
     order: &SigningOrder,
     client_signer: NodeId,
-) -> Result<Vec<Signature>, Fault> {
+) -> Result<VerifiedSignatures, Fault> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let scheme = Scheme::default_of(order.network.curve());
     let holders = test.holders();

@@ -298,6 +298,7 @@ async fn sign_once(
         )
         .await
         .unwrap()
+        .into_signatures()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

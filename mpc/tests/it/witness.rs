@@ -13,10 +13,11 @@ use covault_core::{
     derive::{ChildKey, RootKey},
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
+    networks::VerifiedSignatures,
     order::{NodeId, SigningOrder},
     port::random_16,
     scheme::Scheme,
-    signature::{Curve, Signature},
+    signature::Curve,
 };
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
@@ -66,7 +67,7 @@ async fn sign_with(
     order: &SigningOrder,
     signers: &[NodeId],
     patience_ms: u64,
-) -> Result<Vec<Signature>, Fault> {
+) -> Result<VerifiedSignatures, Fault> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let deadline_ms = order.issued_at_ms + patience_ms;
     cluster

@@ -12,10 +12,10 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::{SessionId, TokenId, VaultId},
+    networks::VerifiedSignatures,
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock as _, random_16},
     scheme::Scheme,
-    signature::Signature,
     turns::RequestTurn,
 };
 use covault_mpc::{
@@ -192,7 +192,7 @@ impl CrashPair {
         &self,
         order: &SigningOrder,
         patience_ms: u64,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         let session = SessionId::from_random(random_16(&*self.rng));
         let deadline_ms = self.clock.now_ms() + patience_ms;
         let holders = self.holders();

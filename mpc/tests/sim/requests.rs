@@ -6,10 +6,10 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::{RequestId, SessionId, TokenId},
+    networks::VerifiedSignatures,
     order::{Generation, NodeId, SigningOrder},
     port::{Clock as _, random_16},
     scheme::Scheme,
-    signature::Signature,
     turns::RequestTurn,
 };
 use covault_mpc::{
@@ -43,7 +43,7 @@ pub async fn sign(
     order: &SigningOrder,
     patience_ms: u64,
     patient: bool,
-) -> Result<Vec<Signature>, Fault> {
+) -> Result<VerifiedSignatures, Fault> {
     let deadline_ms = world.clock.now_ms() + patience_ms;
     loop {
         let left_ms = deadline_ms.saturating_sub(world.clock.now_ms());
@@ -79,7 +79,7 @@ pub async fn once(
     order: &SigningOrder,
     generation: &Generation,
     deadline_ms: u64,
-) -> Result<Vec<Signature>, Fault> {
+) -> Result<VerifiedSignatures, Fault> {
     let session = SessionId::from_random(random_16(&*world.rng));
     world.oracle.expect(session, order);
     let Generation {

@@ -24,7 +24,7 @@ use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, TokenId, VaultId},
-    networks::{ChainData, Network, Payload, WireKind},
+    networks::{ChainData, Network, Payload, VerifiedSignatures, WireKind},
     order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
     port::{Clock, Entropy, random_16},
     schema::wire,
@@ -399,7 +399,7 @@ impl TestCluster {
         order: &SigningOrder,
         threshold: u16,
         patience_ms: u64,
-    ) -> Result<Vec<Signature>, Fault> {
+    ) -> Result<VerifiedSignatures, Fault> {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let deadline_ms = now_ms() + patience_ms;
         let (scheme, holders) = (Scheme::default_of(order.network.curve()), self.holders());

@@ -12,11 +12,11 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     fault::Fault,
+    networks::VerifiedSignatures,
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
     },
-    signature::Signature,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -47,7 +47,11 @@ impl SignerCluster for GatedSigners {
         Ok(known_key(order))
     }
 
-    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+    async fn sign(
+        &self,
+        _: &SigningOrder,
+        _: &SigningAttempt,
+    ) -> Result<VerifiedSignatures, Fault> {
         Err(Fault::unavailable("not today"))
     }
 

@@ -18,11 +18,12 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     derive::RootKey,
+    networks::VerifiedSignatures,
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
     },
-    signature::{Curve, Signature},
+    signature::Curve,
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -65,7 +66,11 @@ impl SignerCluster for NoSigners {
         Ok(known_key(order))
     }
 
-    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+    async fn sign(
+        &self,
+        _: &SigningOrder,
+        _: &SigningAttempt,
+    ) -> Result<VerifiedSignatures, Fault> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Err(Fault::unavailable("no signers"))
     }

@@ -5,9 +5,8 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::{RequestId, SessionId},
-    networks::{ChainData, Resource},
+    networks::{ChainData, Resource, VerifiedSignatures},
     request::{RequestEffect, RequestState, SigningRequest},
-    signature::Signature,
     turns::RequestTurn,
 };
 use futures::FutureExt as _;
@@ -495,7 +494,7 @@ async fn sign(
     strangers: Vec<Key>,
     (session, deadline_ms): (SessionId, u64),
     turn: RequestTurn,
-) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
+) -> (Option<u32>, Result<VerifiedSignatures, Fault>) {
     let curve = request.network.curve();
     let patience = || {
         let left = deadline_ms.saturating_sub(services.now_ms());

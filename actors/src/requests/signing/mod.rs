@@ -19,10 +19,9 @@ use async_trait::async_trait;
 use covault_core::{
     fault::{Class, ExecuteCode, Fault, FaultCode},
     ids::{SessionId, WalletId},
-    networks::ChainData,
+    networks::{ChainData, VerifiedSignatures},
     request::{NonceReservation, RequestEffect, RequestEvent, RequestState, SigningRequest},
     schema::wire,
-    signature::Signature,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
@@ -73,7 +72,7 @@ pub enum Msg {
         /// The epoch of the shares that were to sign; `None` when nobody was asked.
         epoch: Option<u32>,
         /// What.
-        answer: Result<Vec<Signature>, Fault>,
+        answer: Result<VerifiedSignatures, Fault>,
     },
     /// Signers were told of the approvals, and hold the payment or not; or they want more of them.
     ApprovalsTold(Result<Option<SignerHold>, Fault>),
@@ -612,7 +611,7 @@ impl SigningState {
         self.advance(events).await
     }
 
-    async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
+    async fn signed(&mut self, signatures: VerifiedSignatures) -> Result<(), Fault> {
         let StoredRequest {
             request, payload, ..
         } = self.stored()?;
@@ -620,12 +619,14 @@ impl SigningState {
             return Ok(());
         };
         let chain = request.network.rules();
-        let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
+        let (unsigned, key) = (&draft.unsigned, &request.public_key);
+        let signed = chain.assemble_verified(payload, unsigned, &signatures, key)?;
         let delivery = if draft.broadcast {
             RequestEvent::SendingStarted
         } else {
             RequestEvent::HandedOver
         };
+        let signatures = signatures.into_signatures();
         let made = RequestEvent::SignaturesMade { signatures, signed };
         self.advance(vec![made, delivery]).await?;
         self.admission.signed();

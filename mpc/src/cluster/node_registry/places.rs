@@ -194,6 +194,12 @@ impl SignerPlaces {
         group
     }
 
+    /// How many attempts of this size would be as much as signers of its line work on.
+    fn at_once(&self, ask: &SigningAsk) -> u32 {
+        let at_once = self.lines.under_way(&ask.key) / ask.work.max(1);
+        u32::try_from(at_once).unwrap_or(u32::MAX).max(1)
+    }
+
     /// A request has joined the line, or has left it.
     fn note_waiting(&mut self, key: &LineKey) {
         let waits = self.lines.waits(key);
@@ -541,25 +547,42 @@ impl NodeRegistry {
         of(&state.places.group(&ask.key).paces, ask.class)
     }
 
-    /// The team has signed, after so long. `overtook`: an earlier attempt of the request still runs.
+    /// When a second team begins beside one that has not answered, as it is now. `unmeasured`: what an attempt has that
+    /// nothing is known of.
+    pub(in crate::cluster) fn second_after(
+        &self,
+        ask: &SigningAsk,
+        unmeasured: Duration,
+    ) -> Duration {
+        let mut state = lock(&self.state);
+        let at_once = state.places.at_once(ask);
+        let paces = &state.places.group(&ask.key).paces;
+        paces.second_after(ask.class, unmeasured, at_once)
+    }
+
+    /// The team has signed, after so long. `overtook`: how long an earlier attempt of the request has run that still does.
     pub(in crate::cluster) fn answered(
         &self,
         ask: &SigningAsk,
         team: &SigningSet,
         took: Duration,
-        overtook: bool,
+        overtook: Option<Duration>,
     ) {
         let now = Instant::now();
         let mut state = lock(&self.state);
+        let at_once = state.places.at_once(ask);
         let group = state.places.group(&ask.key);
         group.newest_done = group.newest_done.max(now.checked_sub(took));
         group.is_failing = false;
-        if overtook {
+        if overtook.is_some() {
             group.refund();
         }
         if !team.tries_slow {
             // One of 50 would be enough to be the slowest of a hundred, after which second teams begin.
-            group.paces.record(ask.class, took);
+            // Without the slow ones that are overtaken the next would seem slow sooner, and so on.
+            group
+                .paces
+                .record(ask.class, overtook.unwrap_or(took), at_once);
         }
         group.rate.done(ask.work, took, now.into_std());
         let loads = &mut state.places.loads;

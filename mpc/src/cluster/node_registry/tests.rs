@@ -224,7 +224,12 @@ async fn second_team__should_go_beyond_full_windows_further_when_later_attempts_
     };
     assert!(second(&mut sets) && !second(&mut sets));
     tokio::time::advance(Duration::from_millis(2)).await;
-    node_registry.answered(&ask, &sets[1], Duration::from_nanos(1), true);
+    node_registry.answered(
+        &ask,
+        &sets[1],
+        Duration::from_nanos(1),
+        Some(Duration::from_secs(1)),
+    );
     assert!(second(&mut sets));
 }
 
@@ -251,12 +256,10 @@ async fn second_team__should_not_begin_later_because_slow_signers_are_tried() {
         // At first nobody knows.
         tries += usize::from(tried && round >= 20);
         let took = Duration::from_millis(if tried { 900 } else { 5 });
-        node_registry.answered(&ask, &team, took, false);
+        node_registry.answered(&ask, &team, took, None);
     }
     assert!((4..=12).contains(&tries), "{tries}");
-    let after = node_registry.pace(&ask, |paces, class| {
-        paces.second_after(class, Duration::from_secs(3))
-    });
+    let after = node_registry.second_after(&ask, Duration::from_secs(3));
     assert_eq!(after, Duration::from_millis(100));
 }
 
@@ -395,7 +398,7 @@ async fn newcomer__should_wait_for_all_that_its_token_has_waiting() {
         .take_place(&ask(1, 1), come(&ask(1, 1)), &none)
         .ok()
         .unwrap();
-    node_registry.answered(&ask(1, 1), &first, Duration::from_millis(100), false);
+    node_registry.answered(&ask(1, 1), &first, Duration::from_millis(100), None);
     let _tickets: Vec<_> = (0..60)
         .map(|vault| node_registry.wait(&ask(vault, 1), come(&ask(vault, 1)), &none))
         .collect();
@@ -433,9 +436,9 @@ async fn line__should_be_known_to_get_on_once_a_later_attempt_has_signed() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let team = node_registry.take_place(&ask, place, &none).ok().unwrap();
     // It was sent before, and ends now.
-    node_registry.answered(&ask, &team, Duration::from_millis(1_001), false);
+    node_registry.answered(&ask, &team, Duration::from_millis(1_001), None);
     assert!(!node_registry.gets_on(&ask, failed));
-    node_registry.answered(&ask, &team, Duration::from_millis(10), false);
+    node_registry.answered(&ask, &team, Duration::from_millis(10), None);
     assert!(node_registry.gets_on(&ask, failed));
     assert_eq!(node_registry.silent_in_line(&ask), None);
 }
@@ -449,7 +452,7 @@ async fn who_waits__should_get_places_once_attempts_of_another_line_are_late() {
     let come = |ask: &SigningAsk| node_registry.come(ask, TURN);
     let take = |ask: &SigningAsk| node_registry.take_place(ask, come(ask), &none).ok();
     let first = take(&healthy).unwrap();
-    node_registry.answered(&healthy, &first, Duration::from_millis(10), false);
+    node_registry.answered(&healthy, &first, Duration::from_millis(10), None);
     drop(first);
     let stuck: Vec<_> = std::iter::from_fn(|| take(&hung)).collect();
     assert_eq!(stuck.len(), 4, "all that one thread is asked for");

@@ -29,7 +29,8 @@ impl ClusterInner {
             // All of them: the collector could not have done it alone.
             self.node_registry.clear_suspicion(node);
         }
-        let overtook = run.running.iter().any(|other| other.number < number);
+        let overtaken = run.running.iter().filter(|other| other.number < number);
+        let overtook = overtaken.map(|other| other.sent.elapsed()).max();
         self.node_registry
             .answered(&run.ask, &done.team, done.sent.elapsed(), overtook);
         for other in &run.running {
@@ -55,8 +56,8 @@ impl ClusterInner {
         let reply = match reply {
             // Of whichever attempt: what verifies is good.
             OrderReply::Signed(signatures) => {
-                if verify(order, &signatures).is_ok() {
-                    return Some(AttemptOutcome::Signed(signatures));
+                if let Ok(verified) = verify(order, signatures) {
+                    return Some(AttemptOutcome::Signed(verified));
                 }
                 tracing::warn!(?node, "a node sent signatures that do not verify");
                 failures.misbehaved(node, node);

@@ -12,6 +12,7 @@ use covault_core::{
     },
     derive::ChildKey,
     fault::FaultCode,
+    networks::VerifiedSignatures,
     order::{Generation, ReshareOrder},
 };
 use covault_mpc::{mutate::mutations, policy::Spending};
@@ -541,7 +542,7 @@ pub(super) async fn sign_with(
     order: &SigningOrder,
     signers: &[NodeId],
     patience_ms: u64,
-) -> Result<Vec<Signature>, Fault> {
+) -> Result<VerifiedSignatures, Fault> {
     let session = SessionId::from_random(random_16(&SystemEntropy));
     let scheme = Scheme::default_of(world.root.curve);
     let deadline_ms = now_ms() + patience_ms;
@@ -591,7 +592,7 @@ async fn approvals__should_not_be_taken_again_by_the_holders_after_a_reshare() {
     second.unsigned = other.unsigned;
     second.inputs = other.inputs;
     second.epoch = 1;
-    let refused = |outcome: Result<Vec<Signature>, Fault>| {
+    let refused = |outcome: Result<VerifiedSignatures, Fault>| {
         let fault = outcome.expect_err("one approval was good for two transactions");
         assert_eq!(fault.code(), FaultCode::ApprovalsMissing, "{fault:?}");
         let why = "wants approvals that are valid until ";
