@@ -46,6 +46,8 @@ pub struct NumberedDouble {
     pub overstates: AtomicU64,
     /// It says nothing of what it is asked about, as one node of two where both are needed.
     pub is_blind: AtomicBool,
+    /// For how long the service's machine sleeps once it has its next answer to build on, in milliseconds.
+    pub sleeps_ms: AtomicU64,
     /// When the time of what is built is over, in seconds since the Unix epoch; 0: five minutes after.
     pub ends_s: AtomicU64,
 }
@@ -65,6 +67,7 @@ impl NumberedDouble {
             refuses_all: AtomicBool::new(false),
             overstates: AtomicU64::new(0),
             is_blind: AtomicBool::new(false),
+            sleeps_ms: AtomicU64::new(0),
             ends_s: AtomicU64::new(0),
         })
     }
@@ -112,6 +115,8 @@ impl ChainClient for NumberedDouble {
             0 => now_ms / 1_000 + 300,
             ends_s => ends_s,
         };
+        let slept_ms = self.sleeps_ms.swap(0, Ordering::SeqCst);
+        self.clock.ahead_ms.fetch_add(slept_ms, Ordering::SeqCst);
         Ok(match queries {
             Queries::Stellar(queries) => ChainData::Stellar(stellar::ChainData {
                 sequence: next - 1,

@@ -112,6 +112,7 @@ impl SigningState {
                 }
                 let (chain_wait, chain_waits) = (self.chain_wait.clone(), self.chain_wait.clone());
                 let left = self.time_to_build()?;
+                self.asked_ms = services.now_ms();
                 let work = async move {
                     if let Some(client) = &client
                         && let Err(error) = client.preflight(&checked).await

@@ -219,6 +219,8 @@ pub struct SigningState {
     strangers: Vec<Key>,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
+    /// When its chain was asked last, in milliseconds since the Unix epoch.
+    asked_ms: u64,
     /// How often its time was over while it only waited for others, and it got new time.
     renewals: u32,
     /// How often it got new time while the same payment, which nodes refused, could still come.
@@ -271,6 +273,7 @@ impl Actor for SigningActor {
             refusal: None,
             strangers: Vec::new(),
             extended_deadline_ms: 0,
+            asked_ms: 0,
             renewals: 0,
             repeats: 0,
             has_new_time: false,

@@ -23,6 +23,10 @@ use crate::{
     vaults::vault,
 };
 
+/// Why a request waits that would be built on what is no longer so.
+const OUTDATED: &str =
+    "what the nodes of its chain had said was too old to build on; they are asked again";
+
 impl SigningState {
     /// Builds on what the chain said, and stores that with what the transaction uses up.
     pub(super) async fn chain_data_arrived(
@@ -42,6 +46,15 @@ impl SigningState {
             Ok(draft) => draft,
             Err(fault) => return self.build_failed(fault).await,
         };
+        // The machine slept, or the clock was set, since the chain was asked. Nothing is claimed yet: it is built on what the
+        // chain says now.
+        if self.is_outdated(&draft)? {
+            if self.may_wait_on() {
+                self.extended_deadline_ms = self.fresh_deadline_ms();
+            }
+            let reason = OUTDATED.to_owned();
+            return self.retry_build(myself, reason, MAX_CONTENDED_TRIES).await;
+        }
         let services = Arc::clone(&self.services);
         let stored = self.stored()?;
         // With the next approval it is built again.
@@ -91,6 +104,14 @@ impl SigningState {
         // A vault that ends in the meantime starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::Claimed(request));
         Ok(())
+    }
+
+    /// Whether no block can have what is built, as could still be when the chain was asked.
+    fn is_outdated(&self, draft: &Draft) -> Result<bool, Fault> {
+        let stored = self.stored()?;
+        let ends_ms = ends_ms(&stored.request, &stored.payload, draft)?;
+        let now_ms = self.services.now_ms();
+        Ok(ends_ms.is_some_and(|ends_ms| self.asked_ms < ends_ms && ends_ms <= now_ms))
     }
 
     pub(super) async fn build_failed(&mut self, fault: Fault) -> Result<(), Fault> {
