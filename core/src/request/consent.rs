@@ -1,6 +1,6 @@
 //! Who has to agree to a request before anything of it is signed, and who has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -191,27 +191,6 @@ impl ApprovalRule {
             .map(|it| it.openssh_line(""))
             .collect();
         lines.join("\n")
-    }
-
-    /// The names of those who are new in `next`, no longer in it, or have other keys there, each with what it is.
-    pub fn people_changed(&self, next: &Self) -> String {
-        let by_name = |rule: &Self| -> BTreeMap<String, BTreeSet<String>> {
-            let of = rule.of.iter();
-            of.map(|it| (it.name.clone(), it.keys.iter().cloned().collect()))
-                .collect()
-        };
-        let (before, after) = (by_name(self), by_name(next));
-        let mut changed = Vec::new();
-        for (name, keys) in &after {
-            match before.get(name) {
-                None => changed.push(format!("{name} added")),
-                Some(known) if known != keys => changed.push(format!("{name} has other keys")),
-                Some(_) => {}
-            }
-        }
-        let gone = before.keys().filter(|name| !after.contains_key(*name));
-        changed.extend(gone.map(|name| format!("{name} removed")));
-        changed.join(", ")
     }
 
     /// The client signer that decides about what replaces the transaction of a request that `named` one, or fills a gap

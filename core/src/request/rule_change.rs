@@ -1,6 +1,6 @@
 //! Another approval rule for a vault, to which the people of the present one agree.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -51,11 +51,9 @@ impl RuleChange {
         }
     }
 
-    /// How many people have to agree: as many as the present rule needs, for the vault or for the wallet that needs most.
+    /// How many people have to agree: [`ApprovalRule::needs_to_change`] of the present rule.
     pub fn needs(&self) -> usize {
-        let wallets = self.present.wallets.iter();
-        let most = wallets.map(|it| usize::from(it.needs)).max();
-        self.present.needs().max(most.unwrap_or_default())
+        self.present.needs_to_change()
     }
 
     /// Checks at `now_ms` that as many people agree as [`RuleChange::needs`], and says who they are. A rule that needs
@@ -150,6 +148,71 @@ impl ApprovalRule {
         Ok(rule)
     }
 
+    /// The names of those who are new in `next`, no longer in it, or have other keys there, each with what it is.
+    pub fn people_changed(&self, next: &Self) -> String {
+        let by_name = |rule: &Self| -> BTreeMap<String, BTreeSet<String>> {
+            let of = rule.of.iter();
+            of.map(|it| (it.name.clone(), it.keys.iter().cloned().collect()))
+                .collect()
+        };
+        let (before, after) = (by_name(self), by_name(next));
+        let mut changed = Vec::new();
+        for (name, keys) in &after {
+            match before.get(name) {
+                None => changed.push(format!("{name} added")),
+                Some(known) if known != keys => changed.push(format!("{name} has other keys")),
+                Some(_) => {}
+            }
+        }
+        let gone = before.keys().filter(|name| !after.contains_key(*name));
+        changed.extend(gone.map(|name| format!("{name} removed")));
+        changed.join(", ")
+    }
+
+    /// The wallets for which another number has to approve in `next`, each with what it is.
+    pub fn wallets_changed(&self, next: &Self) -> String {
+        let by_address = |rule: &Self| -> BTreeMap<String, u16> {
+            let of = rule.wallets.iter();
+            of.map(|it| (it.address.clone(), it.needs)).collect()
+        };
+        let (before, after) = (by_address(self), by_address(next));
+        let mut changed = Vec::new();
+        for (address, needs) in &after {
+            match before.get(address) {
+                None => changed.push(format!("{address} added with {needs}")),
+                Some(known) if known != needs => {
+                    changed.push(format!("{address} from {known} to {needs}"));
+                }
+                Some(_) => {}
+            }
+        }
+        let gone = before.iter();
+        let gone = gone.filter(|(address, _)| !after.contains_key(*address));
+        changed
+            .extend(gone.map(|(address, needs)| format!("{address} removed, which had {needs}")));
+        changed.join(", ")
+    }
+
+    /// The wallets for which fewer have to approve in `next` than now, each with both numbers.
+    pub fn wallets_with_fewer<'a>(
+        &'a self,
+        next: &'a Self,
+    ) -> impl Iterator<Item = (&'a str, usize, usize)> {
+        self.wallets.iter().filter_map(|it| {
+            let needs = |rule: &Self| rule.of_wallet(&it.address).needs();
+            let (before, after) = (needs(self), needs(next));
+            (after < before).then_some((it.address.as_str(), before, after))
+        })
+    }
+
+    /// How many of its people have to agree to another rule: as many as it needs, for the vault or for the wallet that
+    /// needs most.
+    pub fn needs_to_change(&self) -> usize {
+        let wallets = self.wallets.iter();
+        let most = wallets.map(|it| usize::from(it.needs)).max();
+        self.needs().max(most.unwrap_or_default())
+    }
+
     /// The rule as the admin API shows it.
     pub fn to_wire(&self) -> admin::ApprovalRule {
         let (mode, needs) = match self.mode {
@@ -176,6 +239,73 @@ impl ApprovalRule {
                     needs: it.needs.into(),
                 })
                 .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn rule(needs: u16, wallets: &[(&str, u16)]) -> ApprovalRule {
+        let of_wallet = |(address, needs): &(&str, u16)| WalletNeeds {
+            address: (*address).to_owned(),
+            needs: *needs,
+        };
+        let mode = match needs {
+            0 => ApprovalMode::Automatic,
+            needs => ApprovalMode::Manual { needs },
+        };
+        ApprovalRule {
+            mode,
+            wallets: wallets.iter().map(of_wallet).collect(),
+            ..ApprovalRule::automatic()
+        }
+    }
+
+    #[test]
+    fn wallets__should_be_named_that_lose_approvals_or_get_other_ones() {
+        let before = rule(1, &[("cold", 3), ("warm", 2), ("hot", 1), ("same", 2)]);
+        let after = rule(1, &[("new", 2), ("warm", 1), ("same", 2)]);
+        assert_eq!(
+            before.wallets_changed(&after),
+            "new added with 2, warm from 2 to 1, cold removed, which had 3, hot removed, which had 1"
+        );
+        assert_eq!(before.wallets_changed(&before), "");
+        // What the whole vault needs they need, too.
+        let fewer: Vec<_> = before.wallets_with_fewer(&after).collect();
+        assert_eq!(fewer, [("cold", 3, 1), ("warm", 2, 1)]);
+        assert_eq!(before.wallets_with_fewer(&rule(3, &[])).count(), 0);
+        let all = rule(0, &[]);
+        let fewer: Vec<_> = before.wallets_with_fewer(&all).collect();
+        assert_eq!(
+            fewer,
+            [
+                ("cold", 3, 0),
+                ("warm", 2, 0),
+                ("hot", 1, 0),
+                ("same", 2, 0)
+            ]
+        );
+        // A hundred wallets, one of which goes.
+        let names: Vec<_> = (0..100)
+            .map(|number| format!("wallet-{number:03}"))
+            .collect();
+        let many: Vec<_> = names.iter().map(|name| (name.as_str(), 2)).collect();
+        let changed = rule(0, &many).wallets_changed(&rule(0, &many[1..]));
+        assert_eq!(changed, "wallet-000 removed, which had 2");
+    }
+
+    #[test]
+    fn rule__should_be_changed_by_as_many_as_its_wallets_need() {
+        for (vault, wallets, needs) in [
+            (0, &[][..], 0),
+            (2, &[], 2),
+            (0, &[("cold", 3), ("hot", 1)], 3),
+            (2, &[("hot", 1)], 2),
+        ] {
+            assert_eq!(rule(vault, wallets).needs_to_change(), needs);
         }
     }
 }

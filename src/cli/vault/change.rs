@@ -99,13 +99,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 Some(next) => next,
                 None => with_client_signers(&present, client_signers)?,
             };
-            let gone = |it: &&NodeId| !next.client_signers.contains(it);
-            for signer in present.client_signers.iter().filter(gone) {
-                eprintln!(
-                    "NOTE: the new rule does not name the client signer {}: requests that name it will be refused",
-                    signer.openssh_line("")
-                );
-            }
+            eprint!("{}", approve::visible(&losses(&present, &next)));
             let valid_ms = valid_hours.saturating_mul(HOUR_MS);
             let change = RuleChange {
                 vault: vault.uuid.parse().map_err(explain)?,
@@ -200,7 +194,7 @@ pub(super) async fn name_client_signers(
     if all.len() == known {
         return Ok(());
     }
-    let needs = present.needs();
+    let needs = present.needs_to_change();
     ensure!(
         needs == 0,
         "{needs} of the vault's people have to agree before its rule names another client signer: covault vault approvals \
@@ -247,7 +241,26 @@ fn shown(change: &RuleChange, now_ms: u64) -> anyhow::Result<String> {
     for (when, rule) in [("now", &change.present), ("then", &change.next)] {
         shown.push_str(&format!("{when}: {}", in_words(rule)));
     }
+    shown.push_str(&losses(&change.present, &change.next));
     Ok(approve::visible(&shown))
+}
+
+/// What the next rule no longer has of the present one, a line each: who leaves an option out may not mean it.
+fn losses(present: &ApprovalRule, next: &ApprovalRule) -> String {
+    let mut notes = String::new();
+    for (address, before, after) in present.wallets_with_fewer(next) {
+        notes.push_str(&format!(
+            "NOTE: for the wallet {address} {after} have to approve with the new rule, where {before} do now\n"
+        ));
+    }
+    let gone = |it: &&NodeId| !next.client_signers.contains(it);
+    for signer in present.client_signers.iter().filter(gone) {
+        notes.push_str(&format!(
+            "NOTE: the new rule does not name the client signer {}: requests that name it will be refused\n",
+            signer.openssh_line("")
+        ));
+    }
+    notes
 }
 
 /// A rule in words, with every key.
@@ -303,6 +316,48 @@ mod tests {
             "{words}"
         );
         assert!(with_client_signers(&rule, vec![line(2); 2]).is_err());
+    }
+
+    #[test]
+    fn sign__should_note_which_wallets_and_client_signers_a_change_takes_out() {
+        let person = TestSshKey::new(TestSshKind::Ed25519, 9).line();
+        let signer = TestSshKey::new(TestSshKind::Ed25519, 1).line();
+        let rule = |wallets: &[(&str, u32)], client_signers: &[&String]| {
+            let wallet = |(address, needs): &(&str, u32)| admin::WalletApprovals {
+                address: (*address).to_owned(),
+                needs: *needs,
+            };
+            parsed(Some(admin::ApprovalRule {
+                mode: "automatic".into(),
+                of: vec![admin::Approver {
+                    name: "treasurer".into(),
+                    keys: vec![person.clone()],
+                }],
+                client_signers: client_signers.iter().map(|&line| line.clone()).collect(),
+                wallets: wallets.iter().map(wallet).collect(),
+                ..Default::default()
+            }))
+            .unwrap()
+        };
+        let change = RuleChange {
+            vault: VaultId::from_bytes([9; 16]),
+            changes: 0,
+            present: rule(&[("cold", 1), ("warm", 1)], &[&signer]),
+            next: rule(&[("warm", 1)], &[]),
+            valid_until_ms: NOW_MS + 1,
+        };
+        let shown = shown(&change, NOW_MS).unwrap();
+        let notes: Vec<_> = shown.lines().filter(|it| it.starts_with("NOTE")).collect();
+        assert_eq!(
+            notes[0],
+            "NOTE: for the wallet cold 0 have to approve with the new rule, where 1 do now"
+        );
+        assert!(
+            notes[1].contains("does not name the client signer"),
+            "{shown}"
+        );
+        assert_eq!(notes.len(), 2);
+        assert_eq!(losses(&change.next, &change.present), "");
     }
 
     #[test]

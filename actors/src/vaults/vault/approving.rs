@@ -127,7 +127,7 @@ impl VaultState {
         let note = AuditNote::for_vault(command_commit.by(), self.vault.id, "ApprovalRuleChanged")
             .fact("from", change.present.describe_people())
             .fact("to", change.next.describe_people())
-            // By themselves: of many people the facts above are cut.
+            // By themselves: of many people, or wallets, the other facts are cut.
             .fact("people", change.present.people_changed(&change.next))
             .fact(
                 "clientSignersBefore",
@@ -136,6 +136,10 @@ impl VaultState {
             .fact("clientSigners", change.next.describe_client_signers())
             .fact("walletsBefore", change.present.describe_wallets())
             .fact("wallets", change.next.describe_wallets())
+            .fact(
+                "walletsChanged",
+                change.present.wallets_changed(&change.next),
+            )
             .fact("agreed", people.join(", "));
         let mut batch = Batch::new();
         // The vault's own row, which every change of its rule writes, is demanded in the version that is known here.

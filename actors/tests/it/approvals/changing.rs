@@ -468,8 +468,18 @@ async fn wallets__should_be_signed_for_by_the_stricter_of_their_rule_and_the_vau
     let entry = entries
         .find(|it| it.event == "ApprovalRuleChanged")
         .unwrap();
-    let before = entry.facts.iter().find(|(name, _)| name == "walletsBefore");
-    assert_eq!(before.unwrap().1, format!("2 from {cold}\n1 from {hot}"));
+    let fact = |of: &str| {
+        let found = entry.facts.iter().find(|(name, _)| name == of);
+        found.unwrap().1.clone()
+    };
+    assert_eq!(
+        fact("walletsBefore"),
+        format!("2 from {cold}\n1 from {hot}")
+    );
+    let mut gone = [(&cold, 2), (&hot, 1)];
+    gone.sort_unstable();
+    let gone = gone.map(|(address, needs)| format!("{address} removed, which had {needs}"));
+    assert_eq!(fact("walletsChanged"), gone.join(", "));
 }
 
 #[test]
