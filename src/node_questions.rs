@@ -26,6 +26,7 @@ use covault_mpc::{
         ApprovedRequest, MAX_PENDING, MAX_PENDING_BYTES, NodeAnswer, NodeOutcome, NodeQuestion,
     },
 };
+use futures::future::join_all;
 use prost::Message as _;
 use tokio::sync::mpsc;
 
@@ -39,6 +40,8 @@ const AT_ONCE: usize = 8;
 /// Requests of a page that is read, and pages that are read for one question: other vaults may have many.
 const PAGE: i64 = 100;
 const PAGES: usize = 10;
+/// Requests that are read side by side: a node waits for all of a gesture.
+const READS: usize = 16;
 /// What the calls are named in logs.
 const NAME: &str = "question-of-a-node";
 
@@ -206,29 +209,64 @@ impl NodeAnswers<'_> {
 
     /// These requests, those of them that wait and whose signers the node is among.
     async fn these(&self, ids: &[RequestId]) -> Result<NodeAnswer, Fault> {
+        let mut signers: HashMap<String, bool> = HashMap::new();
         let (mut requests, mut bytes, mut more) = (Vec::new(), 0_usize, false);
-        for id in ids {
-            let Some((_, told)) = self.of_its_vaults(*id).await? else {
-                continue;
-            };
-            bytes = bytes.saturating_add(told.len());
-            match bytes <= MAX_PENDING_BYTES {
-                true => requests.push(told),
-                false => more = true,
+        for ids in ids.chunks(READS) {
+            let told = join_all(ids.iter().map(|id| self.told_of(*id))).await;
+            for (id, told) in ids.iter().zip(told) {
+                // One that cannot be read keeps nobody from the others.
+                match self.to_its_signers(&mut signers, told).await {
+                    Ok(None) => {}
+                    Ok(Some(told)) if bytes.saturating_add(told.len()) <= MAX_PENDING_BYTES => {
+                        bytes = bytes.saturating_add(told.len());
+                        requests.push(told);
+                    }
+                    Ok(Some(_)) => more = true,
+                    Err(fault) => {
+                        tracing::debug!(request = %id, ?fault, "a node is not told of a request");
+                        more = true;
+                    }
+                }
             }
         }
         Ok(NodeAnswer::Pending { requests, more })
     }
 
+    /// What is told of a request, when the node is among the signers of its vault; each vault is looked up once.
+    async fn to_its_signers(
+        &self,
+        signers: &mut HashMap<String, bool>,
+        told: Result<Option<Vec<u8>>, Fault>,
+    ) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(told) = told? else {
+            return Ok(None);
+        };
+        let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;
+        let vault = whole.vault_uuid.unwrap_or_default();
+        let is_signer = match signers.get(&vault) {
+            Some(known) => *known,
+            None => {
+                let found = self.is_signer(&vault).await?;
+                signers.insert(vault, found);
+                found
+            }
+        };
+        Ok(is_signer.then_some(told))
+    }
+
     /// A request with its vault, when it waits and the node is among its signers.
     async fn of_its_vaults(&self, id: RequestId) -> Result<Option<(String, Vec<u8>)>, Fault> {
-        let Some(told) = self.told(&id.to_string()).await? else {
+        let Some(told) = self.told_of(id).await? else {
             return Ok(None);
         };
         let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;
         let vault = whole.vault_uuid.unwrap_or_default();
         let is_signer = self.is_signer(&vault).await?;
         Ok(is_signer.then_some((vault, told)))
+    }
+
+    async fn told_of(&self, id: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+        self.told(&id.to_string()).await
     }
 
     /// What people are shown of a request that waits, in bytes.
@@ -324,7 +362,7 @@ impl NodeAnswers<'_> {
         let mut any = false;
         for request in requests {
             // What has ended, or was never here, keeps nobody from rejecting the others: its own result says so.
-            let Some(told) = self.told(&request.to_string()).await? else {
+            let Some(told) = self.told_of(*request).await? else {
                 continue;
             };
             let whole = wire::SigningRequest::decode(told.as_slice()).map_err(Fault::bug)?;

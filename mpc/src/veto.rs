@@ -7,9 +7,10 @@
 //! What cannot be looked at is not signed.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
     path::Path,
+    sync::Arc,
 };
 
 use covault_core::{
@@ -50,7 +51,44 @@ pub struct VetoStore {
     rejected: MarkFolder,
     /// How many rejections of each vault there are, once they were counted.
     counts: Mutex<Option<HashMap<String, usize>>>,
+    /// Vaults of which no more rejections are kept.
+    full: Mutex<HashSet<VaultId>>,
+    /// Rejections on their way to the disk, and how often each is.
+    begun: Mutex<HashMap<(VaultId, RequestId), usize>>,
     most: usize,
+}
+
+/// A person's rejection on its way to the disk: in force as long as this lives, and for good once it is written.
+pub struct BegunRejection {
+    store: Arc<VetoStore>,
+    vault: VaultId,
+    requests: BTreeSet<RequestId>,
+}
+
+impl BegunRejection {
+    /// As [`VetoStore::reject`].
+    ///
+    /// # Errors
+    /// As [`VetoStore::reject`].
+    pub fn write(self) -> Result<RejectionOutcome, Fault> {
+        let requests = Vec::from_iter(self.requests.iter().copied());
+        self.store.reject(self.vault, &requests)
+    }
+}
+
+impl Drop for BegunRejection {
+    fn drop(&mut self) {
+        let mut begun = self.store.begun.lock();
+        for request in &self.requests {
+            let of = (self.vault, *request);
+            match begun.get_mut(&of) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => {
+                    begun.remove(&of);
+                }
+            }
+        }
+    }
 }
 
 fn mark(vault: VaultId, request: RequestId) -> String {
@@ -68,8 +106,32 @@ impl VetoStore {
             vetoed: MarkFolder::new(node_folder, VETOED),
             rejected: MarkFolder::new(node_folder, REJECTED),
             counts: Mutex::default(),
+            full: Mutex::default(),
+            begun: Mutex::default(),
             most: MAX_REJECTED,
         }
+    }
+
+    /// A person rejects requests of a vault; who calls this has verified that. In force at once, before the disk has taken
+    /// its time.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, vault: VaultId, requests: &[RequestId]) -> BegunRejection {
+        let requests: BTreeSet<_> = requests.iter().copied().collect();
+        let mut begun = self.begun.lock();
+        for request in &requests {
+            *begun.entry((vault, *request)).or_default() += 1;
+        }
+        drop(begun);
+        BegunRejection {
+            store: Arc::clone(self),
+            vault,
+            requests,
+        }
+    }
+
+    /// Whether it is known that no more rejections of a vault are kept.
+    pub(crate) fn is_full(&self, vault: VaultId) -> bool {
+        self.full.lock().contains(&vault)
     }
 
     /// The operator vetoes a request for good. On disk, and so in force, when it returns.
@@ -117,6 +179,9 @@ impl VetoStore {
         let known = counts.entry(vault.to_string()).or_insert(0);
         let room = self.most.saturating_sub(*known).min(outcome.marked.len());
         outcome.no_room = outcome.marked.split_off(room);
+        if !outcome.no_room.is_empty() {
+            self.full.lock().insert(vault);
+        }
         // Also before it fails: those that are on disk by then count.
         *known = known.saturating_add(room);
         let marks: Vec<_> = outcome.marked.iter().map(|it| mark(vault, *it)).collect();
@@ -152,6 +217,9 @@ impl VetoStore {
     pub fn of_request(&self, vault: VaultId, request: RequestId) -> Result<Option<Veto>, Fault> {
         if self.vetoed.is_there(&request.to_string()).map_err(failed)? {
             return Ok(Some(Veto::Operator));
+        }
+        if self.begun.lock().contains_key(&(vault, request)) {
+            return Ok(Some(Veto::Person));
         }
         let rejected = self.rejected.is_there(&mark(vault, request));
         let rejected = rejected.map_err(failed)?;
@@ -193,6 +261,45 @@ mod tests {
         fs::write(folder.path().join(VETOED), b"").unwrap();
         assert!(store.of_request(vault(), request(2)).is_err());
         assert!(store.veto(request(2)).is_err());
+    }
+
+    #[test]
+    fn rejection__should_be_in_force_before_it_is_on_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(VetoStore {
+            most: 1,
+            ..VetoStore::of(folder.path())
+        });
+        let of = |last: u8| store.of_request(vault(), request(last)).unwrap();
+        // The same comes twice, and one of them is not written.
+        let (one, other) = (
+            store.begin(vault(), &[request(1), request(2)]),
+            store.begin(vault(), &[request(1)]),
+        );
+        assert!(!store.are_rejected(vault(), &[request(1)]).unwrap());
+        assert_eq!(
+            (of(1), of(2), of(3)),
+            (Some(Veto::Person), Some(Veto::Person), None)
+        );
+        let elsewhere = VaultId::from_bytes([2; 16]);
+        assert_eq!(store.of_request(elsewhere, request(1)).unwrap(), None);
+        drop(one);
+        assert_eq!((of(1), of(2)), (Some(Veto::Person), None));
+        assert_eq!(other.write().unwrap().marked, [request(1)]);
+        assert_eq!(of(1), Some(Veto::Person));
+        // There is no room for another one, which is known from then on.
+        assert!(!store.is_full(vault()));
+        let outcome = store
+            .begin(vault(), &[request(1), request(2)])
+            .write()
+            .unwrap();
+        assert_eq!(
+            (outcome.marked, outcome.no_room),
+            (vec![], vec![request(2)])
+        );
+        assert_eq!((of(1), of(2)), (Some(Veto::Person), None));
+        assert!(store.is_full(vault()) && !store.is_full(elsewhere));
+        assert!(store.begun.lock().is_empty());
     }
 
     #[test]

@@ -1,10 +1,7 @@
 //! Approving and rejecting on a node's page, one or several requests with one gesture of a passkey. Nothing is kept between
 //! its two steps: what was signed says all, and the orchestrators are asked again.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use axum::http::StatusCode;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -25,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     PageCall,
-    requests::{WaitingRequest, not_waiting, waiting},
+    requests::{FoundRequests, WaitingRequest, not_waiting, waiting},
     sessions::{PageSession, check_form},
 };
 use crate::{
@@ -41,6 +38,8 @@ use crate::{
 
 /// Most characters of a reason to reject, as the service takes it.
 const MAX_REASON: usize = 200;
+/// What is said of a rejected request of which an orchestrator still tells.
+const STILL_WAITS: &str = "an orchestrator still tells that it waits: reject it again, by itself";
 
 #[derive(Deserialize)]
 struct NodeBeginForm {
@@ -112,13 +111,13 @@ fn changed() -> PageError {
 
 /// The one of those told that the page has shown.
 fn as_shown<'a>(
-    found: &'a [WaitingRequest],
+    found: &'a FoundRequests,
     id: RequestId,
     shown: &str,
 ) -> Result<&'a WaitingRequest, PageError> {
-    let of = found.iter().filter(|it| it.id == id);
+    let of = found.requests.iter().filter(|it| it.id == id);
     if of.clone().next().is_none() {
-        return Err(not_waiting());
+        return Err(found.not_waiting());
     }
     of.into_iter()
         .find(|it| it.shown == shown)
@@ -162,12 +161,12 @@ pub async fn begin_approval(
     let form: NodeBeginForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
     let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
-    let (found, _) = waiting(call, session, &ids).await?;
+    let found = waiting(call, session, &ids).await?;
     let (mut all, mut items) = (Vec::new(), Vec::new());
     for (id, wanted) in ids.into_iter().zip(&form.items) {
         let one = as_shown(&found, id, &wanted.shown)?;
         // Where orchestrators tell different things of one, nobody knows which is to be paid.
-        if found.iter().filter(|it| it.id == id).count() > 1 {
+        if found.requests.iter().filter(|it| it.id == id).count() > 1 {
             return Err(changed());
         }
         let asked = asked_with(&one.request, &wanted.fee, call.now_ms())?;
@@ -186,7 +185,8 @@ pub async fn begin_approval(
     })))
 }
 
-/// Brings the approvals to the orchestrators that tell of what was signed, to each what it tells of.
+/// Brings the approvals to the orchestrators that tell of what was signed, to each what it tells of, and to those that have
+/// not said in time what they tell of.
 pub async fn approve(
     call: &PageCall<'_>,
     session: &PageSession,
@@ -195,7 +195,7 @@ pub async fn approve(
     check_form(session, &form.form_token)?;
     let ids = ids_of(form.items.iter().map(|it| &it.uuid))?;
     let (key, proof) = key_of(call, session, &form.credential)?;
-    let (found, _) = waiting(call, session, &ids).await?;
+    let found = waiting(call, session, &ids).await?;
     let (mut approvals, mut told_by) = (Vec::<Approval>::new(), Vec::new());
     for (id, item) in ids.iter().zip(&form.items) {
         let terms = ApprovalTerms {
@@ -225,7 +225,7 @@ pub async fn approve(
     let given = GivenApproval { list, proof };
     let mut questions: HashMap<NodeId, Vec<ApprovedRequest>> = HashMap::new();
     for (approved, by) in told_by {
-        for orchestrator in by {
+        for orchestrator in by.iter().chain(&found.silent) {
             questions.entry(*orchestrator).or_default().push(approved);
         }
     }
@@ -236,12 +236,11 @@ pub async fn approve(
     let outcomes = brought(call, questions.collect()).await?;
     let person = &session.person;
     for approval in &approvals {
-        if matches!(
-            outcomes.get(&approval.request),
-            Some(NodeOutcome::Done { .. })
-        ) {
+        let said = outcomes.get(&approval.request);
+        if let Some(said) = said.filter(|it| it.missing.is_some()) {
             let (request, vault) = (approval.request, approval.vault);
-            tracing::info!(person, %request, %vault, "approved on this node's page");
+            let by_all = said.refused.is_none() && !said.is_unheard;
+            tracing::info!(person, %request, %vault, by_all, "approved on this node's page, as the service says");
         }
     }
     Ok(answer(&ids, &outcomes, |missing| match missing {
@@ -256,14 +255,15 @@ pub async fn approve(
 
 /// The vault of requests to reject, which is the same.
 fn one_vault<'a>(
-    found: &[WaitingRequest],
+    found: &FoundRequests,
     ids: impl Iterator<Item = &'a RequestId>,
 ) -> Result<VaultId, PageError> {
     let mut vaults = BTreeSet::new();
     for id in ids {
-        let of: Vec<_> = found.iter().filter(|it| it.id == *id).collect();
+        let of = found.requests.iter().filter(|it| it.id == *id);
+        let of: Vec<_> = of.collect();
         if of.is_empty() {
-            return Err(not_waiting());
+            return Err(found.not_waiting());
         }
         vaults.extend(of.iter().map(|it| it.vault));
     }
@@ -290,7 +290,7 @@ pub async fn begin_rejection(
     uuids.sort_unstable();
     uuids.dedup();
     let ids = ids_of(uuids.into_iter())?;
-    let (found, _) = waiting(call, session, &ids).await?;
+    let found = waiting(call, session, &ids).await?;
     for item in &form.items {
         as_shown(
             &found,
@@ -307,8 +307,8 @@ pub async fn begin_rejection(
     })))
 }
 
-/// Brings a rejection to all orchestrators that tell of a request of it, and has this node obey it where the person could
-/// reject it by the node's own policy.
+/// Brings a rejection to all orchestrators that tell of a request of it or have not answered, and has this node obey it where
+/// the person could reject it by the node's own policy.
 pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
     let form: NodeRejectForm = response::json_of(call.head, &call.body)?;
     check_form(session, &form.form_token)?;
@@ -326,15 +326,17 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
         false => BTreeSet::new(),
     };
     let found = match waiting(call, session, &ids).await {
-        Ok((found, _)) => found,
+        Ok(found) => found,
         Err(error) if here.is_empty() => return Err(error),
-        Err(_) => Vec::new(),
+        Err(_) => FoundRequests::default(),
     };
-    if here.is_empty() && found.is_empty() {
-        return Err(not_waiting());
+    if here.is_empty() && found.requests.is_empty() {
+        return Err(found.not_waiting());
     }
     // The proof is of all of them together.
-    let to: BTreeSet<NodeId> = found.iter().flat_map(|it| it.by.iter().copied()).collect();
+    let tellers = found.requests.iter().flat_map(|it| &it.by);
+    let to: BTreeSet<NodeId> = tellers.chain(&found.silent).copied().collect();
+    let several = to.len() > 1;
     let question = NodeQuestion::Reject {
         requests: ids.clone(),
         reason: form.reason,
@@ -345,17 +347,31 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
         Ok(outcomes) => outcomes,
         Err(fault) if here.is_empty() => return Err(fault.into()),
         Err(fault) => {
-            let problem = fault.message().to_owned();
-            let refused = NodeOutcome::Refused { problem };
-            ids.iter().map(|id| (*id, refused.clone())).collect()
+            let refused = Some(fault.message().to_owned());
+            let said = SaidOutcome {
+                refused,
+                ..SaidOutcome::default()
+            };
+            ids.iter().map(|id| (*id, said.clone())).collect()
         }
     };
+    // Who says that it is done says so for itself alone: another one may go on with it.
+    if several && let Ok(still) = waiting(call, session, &ids).await {
+        for one in &still.requests {
+            let said = outcomes.entry(one.id).or_default();
+            if said.missing.take().is_some() {
+                said.refused = Some(STILL_WAITS.to_owned());
+            }
+        }
+    }
     for id in &ids {
         let is_here = here.contains(id);
-        let at_service = matches!(outcomes.get(id), Some(NodeOutcome::Done { .. }));
+        let said = outcomes.get_mut(id);
+        let at_service = said.as_ref().is_some_and(|said| said.missing.is_some());
         let person = &session.person;
         tracing::info!(person, request = %id, %vault, is_here, at_service, "rejected on this node's page");
-        if let Some(NodeOutcome::Refused { problem }) = outcomes.get_mut(id)
+        if let Some(problem) = said.and_then(|said| said.refused.as_mut())
+            && !at_service
             && is_here
         {
             *problem = format!("{problem}. This node never signs it all the same");
@@ -385,9 +401,12 @@ async fn reject_here(
     if call.page.people.policy().0.rejected_by(&rejection).is_err() {
         return BTreeSet::new();
     }
-    let vetoes = Arc::clone(&call.page.vetoes);
-    let written = move || vetoes.reject(vault, &rejection.requests);
-    let written = tokio::task::spawn_blocking(written).await;
+    let Ok(vetoes) = call.page.waiting.vetoes() else {
+        return BTreeSet::new();
+    };
+    // In force while the disk takes its time.
+    let begun = vetoes.begin(vault, ids);
+    let written = tokio::task::spawn_blocking(move || begun.write()).await;
     let written = written.map_err(Fault::bug).and_then(|written| written);
     match written {
         Ok(outcome) => {
@@ -402,16 +421,36 @@ async fn reject_here(
     }
 }
 
-/// What became of each request: done where one orchestrator has stored it, with the most that one of them finds missing.
+/// What orchestrators say that became of one request.
+#[derive(Clone, Debug, Default)]
+struct SaidOutcome {
+    /// The most approvals that one of those finds missing that have stored it; `None`: none has.
+    missing: Option<u32>,
+    /// Why another one has not.
+    refused: Option<String>,
+    /// Another one has not answered.
+    is_unheard: bool,
+}
+
+impl SaidOutcome {
+    fn add(&mut self, outcome: NodeOutcome) {
+        match outcome {
+            NodeOutcome::Done { missing } => self.missing = self.missing.max(Some(missing)),
+            NodeOutcome::Refused { problem } => self.refused = Some(problem),
+        }
+    }
+}
+
+/// What became of each request.
 async fn brought(
     call: &PageCall<'_>,
     questions: Vec<(NodeId, NodeQuestion)>,
-) -> Result<HashMap<RequestId, NodeOutcome>, Fault> {
-    let asked: HashMap<NodeId, Vec<RequestId>> = questions
+) -> Result<HashMap<RequestId, SaidOutcome>, Fault> {
+    let mut asked: HashMap<NodeId, Vec<RequestId>> = questions
         .iter()
         .map(|(to, question)| (*to, about(question)))
         .collect();
-    let mut all: HashMap<RequestId, NodeOutcome> = HashMap::new();
+    let mut all: HashMap<RequestId, SaidOutcome> = HashMap::new();
     for (by, answer) in call.page.waiting.act(questions).await? {
         let ids = asked.get(&by).map(Vec::as_slice).unwrap_or_default();
         let outcomes = match answer {
@@ -422,9 +461,12 @@ async fn brought(
             NodeAnswer::Done { .. } | NodeAnswer::Pending { .. } => continue,
         };
         for (id, outcome) in ids.iter().zip(outcomes) {
-            let known = all.remove(id);
-            all.insert(*id, better(known, outcome));
+            all.entry(*id).or_default().add(outcome);
         }
+        asked.remove(&by);
+    }
+    for id in asked.values().flatten() {
+        all.entry(*id).or_default().is_unheard = true;
     }
     Ok(all)
 }
@@ -438,38 +480,32 @@ fn about(question: &NodeQuestion) -> Vec<RequestId> {
     }
 }
 
-fn better(known: Option<NodeOutcome>, other: NodeOutcome) -> NodeOutcome {
-    match (known, other) {
-        (Some(NodeOutcome::Done { missing: one }), NodeOutcome::Done { missing: other }) => {
-            NodeOutcome::Done {
-                missing: one.max(other),
-            }
-        }
-        (Some(known @ NodeOutcome::Done { .. }), NodeOutcome::Refused { .. }) => known,
-        (_, other) => other,
-    }
-}
-
 fn answer(
     ids: &[RequestId],
-    outcomes: &HashMap<RequestId, NodeOutcome>,
+    outcomes: &HashMap<RequestId, SaidOutcome>,
     done: impl Fn(u32) -> String,
 ) -> PageResponse {
     let mut any = false;
     let results: Vec<_> = ids
         .iter()
         .map(|id| {
-            let (is_done, text) = match outcomes.get(id) {
-                Some(NodeOutcome::Done { missing }) => (true, done(*missing)),
-                Some(NodeOutcome::Refused { problem }) => (
-                    false,
-                    format!("the service has not taken it, it says: {problem}"),
+            let said = outcomes.get(id).cloned().unwrap_or_default();
+            let text = match (said.missing, said.refused, said.is_unheard) {
+                (Some(missing), Some(problem), _) => format!(
+                    "{}. Another orchestrator has not taken it, it says: {problem}",
+                    done(missing)
                 ),
-                None => (
-                    false,
-                    "the service does not say what became of it".to_owned(),
+                (Some(missing), None, true) => format!(
+                    "{}. Another orchestrator does not say what became of it",
+                    done(missing)
                 ),
+                (Some(missing), None, false) => done(missing),
+                (None, Some(problem), _) => {
+                    format!("the service has not taken it, it says: {problem}")
+                }
+                (None, None, _) => "the service does not say what became of it".to_owned(),
             };
+            let is_done = said.missing.is_some();
             any |= is_done;
             json!({"uuid": id.to_string(), "done": is_done, "text": Text::new(text).to_string()})
         })

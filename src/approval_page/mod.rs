@@ -85,6 +85,8 @@ pub trait WaitingRequests: Send + Sync {
     fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault>;
     /// See [`ApprovalRelay::signs_for`].
     fn signs_for(&self, vault: VaultId) -> Result<bool, Fault>;
+    /// See [`ApprovalRelay::vetoes`].
+    fn vetoes(&self) -> Result<Arc<VetoStore>, Fault>;
     /// See [`ApprovalRelay::pending`].
     async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault>;
     /// See [`ApprovalRelay::act`].
@@ -102,6 +104,10 @@ impl WaitingRequests for ApprovalRelay {
 
     fn signs_for(&self, vault: VaultId) -> Result<bool, Fault> {
         ApprovalRelay::signs_for(self, vault)
+    }
+
+    fn vetoes(&self) -> Result<Arc<VetoStore>, Fault> {
+        ApprovalRelay::vetoes(self)
     }
 
     async fn pending(&self, requests: &[RequestId]) -> Result<ToldRequests, Fault> {
@@ -140,7 +146,6 @@ struct ApprovalPage {
     waiting: Arc<dyn WaitingRequests>,
     people: PolicyPeople,
     links: EnrolmentLinks,
-    vetoes: Arc<VetoStore>,
     sessions: PageSessions,
     lock_out: LockOut,
     strangers: Arc<Shares<Option<IpAddr>>>,
@@ -237,7 +242,6 @@ fn router(parts: ApprovalPageParts) -> Router {
         place,
         waiting,
         links: EnrolmentLinks::of(&folder),
-        vetoes: Arc::new(VetoStore::of(&folder)),
         sessions: PageSessions::new(&*entropy),
         lock_out: LockOut::default(),
         strangers: Shares::new(STRANGERS),

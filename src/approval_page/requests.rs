@@ -21,6 +21,7 @@ use crate::{
     console::{
         requests::{shown_hash, view},
         response::{PageError, PageResponse},
+        standing::{ApprovalStanding, is_held},
         text::Text,
         totals,
         views::{RequestView, Shell, TotalView},
@@ -76,6 +77,8 @@ struct RequestPage {
     is_told_differently: bool,
     /// What leaves in all, where there are several.
     totals: Vec<TotalView>,
+    /// How many of them may move more than these sums.
+    unsummed: usize,
     /// Those that were chosen and are not shown, and why.
     left_out: Vec<(String, &'static str)>,
     can_approve: bool,
@@ -149,12 +152,42 @@ fn rules_for(
     rules.iter().any(asks).then_some(rules)
 }
 
-/// What waits for this person, and whether orchestrators know of more; with `requests` of these alone.
+/// Whether an approval by this person would do something, by the words that stand beside what is signed.
+fn is_asked_for(request: &wire::SigningRequest, person: &str, now_ms: u64) -> bool {
+    let counts = ApprovalStanding::of(request, person, now_ms) == ApprovalStanding::Counts;
+    !counts && !is_held(request)
+}
+
+/// What waits for a person.
+#[derive(Default)]
+pub struct FoundRequests {
+    pub requests: Vec<WaitingRequest>,
+    /// Orchestrators know of more, or have not answered.
+    pub has_more: bool,
+    /// Those that have not answered.
+    pub silent: Vec<NodeId>,
+}
+
+impl FoundRequests {
+    /// Why a request is not among them.
+    pub fn not_waiting(&self) -> PageError {
+        match self.has_more {
+            true => {
+                let problem = "nobody has told this node of such a request that waits for you, and not every orchestrator \
+                               has told all: try again in a few seconds";
+                PageError::new(StatusCode::NOT_FOUND, problem)
+            }
+            false => not_waiting(),
+        }
+    }
+}
+
+/// What waits for this person; with `requests` of these alone.
 pub async fn waiting(
     call: &PageCall<'_>,
     session: &PageSession,
     requests: &[RequestId],
-) -> Result<(Vec<WaitingRequest>, bool), PageError> {
+) -> Result<FoundRequests, PageError> {
     let page = call.page;
     let told = page.waiting.pending(requests).await?;
     let (policy, now_ms) = (page.people.policy(), call.now_ms());
@@ -187,6 +220,15 @@ pub async fn waiting(
             let others = told.by.into_iter().filter(|by| !known.by.contains(by));
             let others: Vec<_> = others.collect();
             known.by.extend(others);
+            // Whoever is quickest must not take the button away: the words of one that has something to approve stay.
+            let asked = |it: &wire::SigningRequest| is_asked_for(it, &session.person, now_ms);
+            if !asked(&known.request)
+                && asked(&request)
+                && let Some(rules) = rules_for(&policy.0, &request, &session.person, now_ms)
+            {
+                request.uuid = id.to_string();
+                (known.request, known.rules) = (request, rules);
+            }
             continue;
         }
         if let Some(rules) = rules_for(&policy.0, &request, &session.person, now_ms) {
@@ -203,13 +245,17 @@ pub async fn waiting(
             });
         }
     }
-    Ok((found, told.more))
+    Ok(FoundRequests {
+        requests: found,
+        has_more: told.more,
+        silent: told.silent,
+    })
 }
 
 pub async fn list(call: &PageCall<'_>, session: &PageSession) -> Result<PageResponse, PageError> {
-    let (found, has_more) = waiting(call, session, &[]).await?;
+    let found = waiting(call, session, &[]).await?;
     let now_ms = call.now_ms();
-    let requests = found.iter().map(|it| {
+    let requests = found.requests.iter().map(|it| {
         let WaitingView { request, rules } = it.view(session, now_ms);
         let request = request.with_few_spends().in_a_list();
         WaitingView { request, rules }
@@ -217,7 +263,7 @@ pub async fn list(call: &PageCall<'_>, session: &PageSession) -> Result<PageResp
     PageResponse::page(&NodeInboxPage {
         shell: call.shell(session),
         requests: requests.collect(),
-        has_more,
+        has_more: found.has_more,
     })
 }
 
@@ -254,10 +300,11 @@ async fn page(
     session: &PageSession,
     ids: &[RequestId],
 ) -> Result<PageResponse, PageError> {
-    let (found, _) = waiting(call, session, ids).await?;
-    if found.is_empty() {
-        return Err(not_waiting());
+    let found = waiting(call, session, ids).await?;
+    if found.requests.is_empty() {
+        return Err(found.not_waiting());
     }
+    let found = found.requests;
     let now_ms = call.now_ms();
     let gone = ids
         .iter()
@@ -283,15 +330,16 @@ async fn page(
     let count = BTreeSet::from_iter(views.clone().map(|it| &it.uuid)).len();
     let vaults: BTreeSet<_> = found.iter().map(|it| it.vault).collect();
     let can_approve = !is_told_differently && views.clone().all(RequestView::is_offered);
-    let totals = match count {
-        1 => Vec::new(),
-        _ => totals::spends(views),
+    let (totals, unsummed) = match count {
+        1 => (Vec::new(), 0),
+        _ => (totals::spends(views.clone()), totals::unsummed(views)),
     };
     PageResponse::page(&RequestPage {
         shell: call.shell(session),
         count,
         is_told_differently,
         totals,
+        unsummed,
         left_out,
         can_approve,
         can_reject: vaults.len() == 1,

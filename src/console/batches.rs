@@ -401,14 +401,17 @@ async fn may(
         .pages(&caller)
         .vault(&batch.vault_uuid)
         .await?;
-    let people = vault.approvals.is_some_and(|rule| rule.mode == "manual");
+    let people = vault.approvals.is_some_and(|rule| {
+        let mut wallets = rule.wallets.iter();
+        rule.mode == "manual" || wallets.any(|it| it.address == batch.address && it.needs > 0)
+    });
     Ok(AllowedActions {
         approve: waits && people,
         resume: batch.resumable && people,
         reject: waits || batch.resumable || !batch.held_up_by.is_empty(),
         why_not: match (waits || batch.resumable, people) {
             (true, false) => {
-                "Nobody approves the requests of this vault with a passkey, so a browser does not start them: use \
+                "Nobody approves the requests of this wallet with a passkey, so a browser does not start them: use \
                  covault batch approve or covault batch resume."
             }
             _ => "",

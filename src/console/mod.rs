@@ -23,7 +23,7 @@ pub mod requests;
 pub mod response;
 pub mod sessions;
 mod settings;
-mod standing;
+pub mod standing;
 #[cfg(test)]
 pub mod tests;
 pub mod text;

@@ -83,6 +83,7 @@ pub async fn page(
         shell: Shell::new(signed_in, "inbox"),
         has_totals: requests.len() > 1,
         totals: totals::of(&requests),
+        unsummed: totals::unsummed(requests.iter()),
         left_out,
         can_approve,
         is_again: matches!(requests.as_slice(), [alone] if !alone.again.is_empty()),

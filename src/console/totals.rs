@@ -31,7 +31,13 @@ pub fn spends<'a>(requests: impl Iterator<Item = &'a RequestView>) -> Vec<TotalV
     spends.collect()
 }
 
-/// The same, and the highest fees that others have approved, by chain.
+/// How many of the requests may move more than [`spends`] has of them: calls of contracts that nobody here knows, typed
+/// data, bytes.
+pub fn unsummed<'a>(requests: impl Iterator<Item = &'a RequestView>) -> usize {
+    requests.filter(|it| !it.caution.is_empty()).count()
+}
+
+/// The totals of [`spends`], and the highest fees that others have approved, by chain.
 pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
     let mut totals = spends(requests.iter());
     let mut fees: BTreeMap<&str, (U256, &str, usize)> = BTreeMap::new();
@@ -93,6 +99,14 @@ mod tests {
             is_high: false,
         });
         shown
+    }
+
+    #[test]
+    fn requests__should_be_counted_that_may_move_more_than_the_sums() {
+        let mut requests = [0, 1, 2].map(|_| with_fee("evm:1", None));
+        assert_eq!(unsummed(requests.iter()), 0);
+        requests[1].caution = "These bytes may be anything, a transaction too.";
+        assert_eq!(unsummed(requests.iter()), 1);
     }
 
     #[test]

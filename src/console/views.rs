@@ -298,6 +298,8 @@ pub struct RequestsPage {
     pub requests: Vec<RequestView>,
     pub has_totals: bool,
     pub totals: Vec<TotalView>,
+    /// How many of them may move more than these sums.
+    pub unsummed: usize,
     /// Those that were chosen, too, and cannot be approved by this person; why.
     pub left_out: Vec<(String, &'static str)>,
     pub can_approve: bool,

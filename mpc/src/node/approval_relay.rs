@@ -27,6 +27,7 @@ use crate::{
     loaded_keys::LoadedKeys,
     message::{decode, encode},
     questions::{NodeAnswer, NodeOutcome, NodeQuestion, NodeQuestionMsg},
+    veto::VetoStore,
 };
 
 /// Questions that wait for answers at once.
@@ -50,6 +51,7 @@ pub struct ApprovalRelay {
 pub(super) struct RelayParts {
     pub codec: Arc<EnvelopeCodec>,
     pub keys: Arc<LoadedKeys>,
+    pub vetoes: Arc<VetoStore>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub orchestrators: Vec<NodeId>,
@@ -68,6 +70,8 @@ pub struct ToldRequests {
     pub requests: Vec<ToldRequest>,
     /// More wait than these.
     pub more: bool,
+    /// Orchestrators that have not answered in time.
+    pub silent: Vec<NodeId>,
 }
 
 /// A request, as an orchestrator tells it.
@@ -124,6 +128,14 @@ impl ApprovalRelay {
         Ok(keys.iter().any(|key| key.record().vault == vault))
     }
 
+    /// What the node never signs: what is rejected here it obeys at once.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] while the node is starting.
+    pub fn vetoes(&self) -> Result<Arc<VetoStore>, Fault> {
+        Ok(Arc::clone(&self.node()?.vetoes))
+    }
+
     /// Asks all orchestrators what waits for people in the vaults of this node; with `requests` for these alone.
     ///
     /// # Errors
@@ -169,6 +181,7 @@ impl ApprovalRelay {
         }
         // Anyone who is quick with nothing must not hide what the others would tell.
         told.more |= !silent.is_empty();
+        told.silent = silent.into_iter().collect();
         match any {
             true => Ok(told),
             false => Err(Fault::unavailable(problem)),
@@ -230,26 +243,34 @@ impl ApprovalRelay {
             let answers = sender;
             open.insert(session, OpenQuestion { silent, answers });
         }
-        let asking = PendingQuestion {
+        let mut asking = PendingQuestion {
             relay: self,
             session,
             answers,
-            silent: questions.len(),
+            silent: 0,
             until: Instant::now() + patience,
         };
         // They go out in the order of their times: an older one would count for nothing.
         let mut last_ms = self.asked_ms.lock();
         let at_ms = time_to_announce(node.clock.now_ms(), *last_ms);
         *last_ms = at_ms;
+        let mut unsent = None;
         for (to, question) in questions {
             let body = encode(&NodeQuestionMsg { at_ms, question })?;
             let header = EnvelopeHeader {
                 session,
                 ..EnvelopeHeader::outside_sessions(EnvelopeKind::Question, node.codec.id(), to)
             };
-            node.codec.send(header, &body)?;
+            // One that cannot be sent to keeps the question from no other.
+            match node.codec.send(header, &body) {
+                Ok(()) => asking.silent += 1,
+                Err(fault) => unsent = Some(fault),
+            }
         }
-        Ok(asking)
+        match unsent {
+            Some(fault) if asking.silent == 0 => Err(fault),
+            _ => Ok(asking),
+        }
     }
 
     /// Whether a caller waits for this answer.
@@ -284,13 +305,16 @@ impl PendingQuestion<'_> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::{path::Path, sync::atomic::Ordering};
 
-    use covault_core::testing::ManualClock;
+    use async_trait::async_trait;
+    use covault_core::{fault::Class, testing::ManualClock};
 
     use super::*;
     use crate::{
-        bus::memory::MemoryBus, identity::NodeIdentity, questions::MAX_PENDING,
+        bus::{Bus, BusAddress, BusError, Subscription, memory::MemoryBus},
+        identity::NodeIdentity,
+        questions::MAX_PENDING,
         test_support::SystemEntropy,
     };
 
@@ -301,12 +325,17 @@ mod tests {
     }
 
     fn relay_at(clock: Arc<ManualClock>) -> Arc<ApprovalRelay> {
+        relay_on(MemoryBus::new(), clock)
+    }
+
+    fn relay_on(bus: Arc<dyn Bus>, clock: Arc<ManualClock>) -> Arc<ApprovalRelay> {
         let relay = ApprovalRelay::default();
         let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
-        let codec = EnvelopeCodec::new(identity(), MemoryBus::new(), Arc::new(SystemEntropy));
+        let codec = EnvelopeCodec::new(identity(), bus, Arc::new(SystemEntropy));
         relay.connect(RelayParts {
             codec: Arc::new(codec),
             keys: Arc::new(LoadedKeys::load(Vec::new()).unwrap()),
+            vetoes: Arc::new(VetoStore::of(Path::new("/nowhere"))),
             clock,
             entropy: Arc::new(SystemEntropy),
             orchestrators: vec![identity().id(), identity().id()],
@@ -386,6 +415,61 @@ mod tests {
         assert!(relay.open.lock().is_empty());
         let starting = ApprovalRelay::default().pending(&[]).await.unwrap_err();
         assert!(starting.message().contains("is starting"), "{starting:?}");
+    }
+
+    /// A bus that takes nothing for some.
+    #[derive(Default)]
+    struct UnevenBus {
+        taken: Mutex<Vec<BusAddress>>,
+        refuses: Mutex<Vec<BusAddress>>,
+    }
+
+    #[async_trait]
+    impl Bus for UnevenBus {
+        fn publish(&self, to: BusAddress, _: Vec<u8>) -> Result<(), BusError> {
+            if self.refuses.lock().contains(&to) {
+                return Err(BusError::Full("too many messages wait"));
+            }
+            self.taken.lock().push(to);
+            Ok(())
+        }
+
+        async fn subscribe(&self, _: NodeId, _: bool) -> Result<Subscription, BusError> {
+            Err(BusError::Refused("nobody listens"))
+        }
+
+        fn reachable(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions__should_reach_the_others_when_one_cannot_be_sent_to() {
+        let bus = Arc::new(UnevenBus::default());
+        let clock = Arc::new(ManualClock::at(1_000_000));
+        let relay = relay_on(Arc::clone(&bus) as _, clock);
+        let [one, two] =
+            <[NodeId; 2]>::try_from(relay.node().unwrap().orchestrators.clone()).unwrap();
+        bus.refuses.lock().push(BusAddress::Inbox(one));
+        let told = tokio::spawn({
+            let relay = Arc::clone(&relay);
+            async move { relay.pending(&[]).await }
+        });
+        let session = asked(&relay).await;
+        let began = Instant::now();
+        relay.heard(two, &session, &pending(vec![vec![1]]));
+        let told = told.await.unwrap().unwrap();
+        assert_eq!(*bus.taken.lock(), [BusAddress::Inbox(two)]);
+        // Nobody waits for whom it did not reach, and what that one would tell may be missing.
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(
+            (told.requests.len(), told.more, told.silent),
+            (1, true, vec![one])
+        );
+        bus.refuses.lock().push(BusAddress::Inbox(two));
+        let fault = relay.pending(&[]).await.unwrap_err();
+        assert_eq!(*fault.class(), Class::Unavailable, "{fault:?}");
+        assert!(relay.open.lock().is_empty());
     }
 
     /// One who says at once that nothing is stored must not hide what the other stores.

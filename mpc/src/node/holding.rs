@@ -1,6 +1,6 @@
 //! Payments that the node's policy holds, and requests that its operator has vetoed.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{
     approval::Rejection,
@@ -9,6 +9,8 @@ use covault_core::{
     moment::utc,
     order::NodeId,
 };
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::{
     Node,
@@ -22,6 +24,45 @@ use crate::{
     policy::{HeldUntil, approvals_missing},
     veto::{RejectionOutcome, Veto},
 };
+
+/// Rejections that wait to be written to disk, or are being written.
+const MAX_REJECTIONS_BEGUN: usize = 1024;
+/// How often it is said of a vault that no more of its rejections are kept, in milliseconds.
+const FULL_SAID_MS: u64 = 10_000;
+
+/// How a node writes people's rejections to disk.
+pub(super) struct RejectionWriter {
+    /// A place for each that has begun.
+    places: Arc<Semaphore>,
+    /// One is written at once: on their threads they would only wait for each other.
+    turn: Semaphore,
+    /// When it was last said of a vault that no more are kept, in milliseconds since the Unix epoch.
+    full_said_ms: Mutex<HashMap<VaultId, u64>>,
+}
+
+impl Default for RejectionWriter {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(MAX_REJECTIONS_BEGUN)),
+            turn: Semaphore::new(1),
+            full_said_ms: Mutex::default(),
+        }
+    }
+}
+
+impl RejectionWriter {
+    /// Whether it is to be said again that no more rejections of a vault are kept: who sends one again and again must not
+    /// fill the log.
+    fn says_full(&self, vault: VaultId, now_ms: u64) -> bool {
+        let mut said = self.full_said_ms.lock();
+        let last_ms = said.get(&vault);
+        let is_due = last_ms.is_none_or(|last_ms| now_ms.abs_diff(*last_ms) >= FULL_SAID_MS);
+        if is_due {
+            said.insert(vault, now_ms);
+        }
+        is_due
+    }
+}
 
 impl Node {
     /// Refuses to sign a request that the operator has vetoed on this node or a person has rejected, or where that cannot
@@ -79,17 +120,23 @@ impl Node {
         if (self.vetoes).are_rejected(rejection.vault, &rejection.requests)? {
             return Ok(());
         }
-        let place = Arc::clone(&self.rejections).try_acquire_owned();
+        if self.vetoes.is_full(rejection.vault) {
+            self.log_no_room(rejection.vault, &person, &rejection.requests);
+            return Ok(());
+        }
+        let place = Arc::clone(&self.rejections.places).try_acquire_owned();
         let place = place.map_err(|_| {
             Fault::unavailable("this node is writing down too many rejections; tell it again")
         })?;
+        let vault = rejection.vault;
+        // From now on, also while it waits for its turn and for the disk.
+        let begun = self.vetoes.begin(vault, &rejection.requests);
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
             let _place = place;
-            let (vault, writing) = (rejection.vault, Arc::clone(&node));
-            let written = move || writing.vetoes.reject(vault, &rejection.requests);
-            let written = node.pool.block_on(written).await.and_then(|written| written);
-            let RejectionOutcome { marked, no_room } = match written {
+            let _turn = node.rejections.turn.acquire().await;
+            let written = node.pool.block_on(move || begun.write()).await;
+            let RejectionOutcome { marked, no_room } = match written.and_then(|written| written) {
                 Ok(outcome) => outcome,
                 Err(fault) => return node.log_untaken(from, &fault),
             };
@@ -99,14 +146,21 @@ impl Node {
                     "request rejected by a person: this node never signs it"
                 );
             }
-            for request in no_room {
-                tracing::warn!(
-                    node = %node.name, %request, %vault, person,
-                    "a rejection was not taken: this node keeps no more of the vault; its operator can veto the request (covault node veto)"
-                );
+            if !no_room.is_empty() {
+                node.log_no_room(vault, &person, &no_room);
             }
         });
         Ok(())
+    }
+
+    fn log_no_room(&self, vault: VaultId, person: &str, requests: &[RequestId]) {
+        if self.rejections.says_full(vault, self.clock.now_ms()) {
+            let requests: Vec<_> = requests.iter().map(RequestId::to_string).collect();
+            tracing::warn!(
+                node = %self.name, requests = requests.join(" "), %vault, person,
+                "a rejection was not taken: this node keeps no more of the vault; its operator can veto the requests (covault node veto)"
+            );
+        }
     }
 
     /// Says which request is held, and until when: those who can reject or veto it may learn of it from nobody else.
@@ -189,5 +243,23 @@ impl Node {
             node.reply(from, epoch, session, attempt, &reply);
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_vault__should_be_named_in_the_log_once_in_ten_seconds() {
+        let writer = RejectionWriter::default();
+        let [one, other] = [1, 2].map(|number| VaultId::from_bytes([number; 16]));
+        let said = [(one, 50_000), (one, 59_999), (other, 59_999), (one, 60_000)];
+        let said = said.map(|(vault, now_ms)| writer.says_full(vault, now_ms));
+        assert_eq!(said, [true, false, true, true]);
+        // The clock was set back.
+        assert!(writer.says_full(one, 20_000));
+        assert!(!writer.says_full(one, 20_001));
     }
 }

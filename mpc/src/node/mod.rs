@@ -42,7 +42,7 @@ use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, watch},
+    sync::watch,
     time::{MissedTickBehavior, interval, sleep},
 };
 
@@ -69,6 +69,7 @@ use approval_relay::RelayParts;
 pub use approval_relay::{ApprovalRelay, ToldRequest, ToldRequests};
 use client_signer::ClientSigner;
 pub use client_signer::{ClientSignerConfig, SigningCallback};
+use holding::RejectionWriter;
 pub use keygen_quota::KeygenQuota;
 use keygen_quota::QuotaTracker;
 use life::Lifecycle;
@@ -82,8 +83,6 @@ use witness::{Witness, WitnessReport};
 
 /// How often deadlines are looked at.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
-/// Rejections that are being written to disk at once.
-const MAX_REJECTIONS_WRITTEN: usize = 64;
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
@@ -173,9 +172,8 @@ pub struct Node {
     rules: EffectiveKeyRules,
     permits: PermitStore,
     freezes: FreezeStore,
-    vetoes: VetoStore,
-    /// A place for each rejection that is being written to disk.
-    rejections: Arc<Semaphore>,
+    vetoes: Arc<VetoStore>,
+    rejections: RejectionWriter,
     /// What was frozen when it was last looked at; `None`: that could not be read.
     frozen: Mutex<Option<Frozen>>,
     proofs: ProofStore,
@@ -338,7 +336,7 @@ impl Node {
         let evidence = folder.join("evidence");
         let permits = PermitStore::of(&folder);
         let freezes = FreezeStore::of(&folder);
-        let vetoes = VetoStore::of(&folder);
+        let vetoes = Arc::new(VetoStore::of(&folder));
         let proofs = ProofStore::of(&folder);
         let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
@@ -448,6 +446,7 @@ impl Node {
             relay.connect(RelayParts {
                 codec: Arc::clone(&codec),
                 keys: Arc::clone(&keys),
+                vetoes: Arc::clone(&vetoes),
                 clock: Arc::clone(&clock),
                 entropy: Arc::clone(&entropy) as Arc<dyn Entropy>,
                 orchestrators: trusted.clone(),
@@ -473,7 +472,7 @@ impl Node {
             frozen: Mutex::new(freezes.list().ok()),
             freezes,
             vetoes,
-            rejections: Arc::new(Semaphore::new(MAX_REJECTIONS_WRITTEN)),
+            rejections: RejectionWriter::default(),
             proofs,
             check,
             shares: Box::new(shares),

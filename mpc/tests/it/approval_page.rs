@@ -13,6 +13,7 @@ use covault_mpc::{
     node::{ApprovalRelay, PolicyCheck, ToldRequest},
     policy::Policy,
     questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion},
+    veto::VetoStore,
 };
 
 use crate::support::{TestBus, TestCluster, now_ms, verify};
@@ -154,6 +155,29 @@ async fn node__should_learn_what_waits_and_bring_the_approval_that_its_page_has_
     assert_eq!(bring().await, [(by, NodeAnswer::Refused { problem })]);
     order.approvals.given = vec![served.await.unwrap()];
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+}
+
+/// The page and the node have one store of what is never signed, so nothing is signed while the disk takes its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejection__should_be_in_force_at_the_node_from_when_its_page_has_it() {
+    let (test, relay, root) = cluster().await;
+    let (mut order, request) = waiting(&test, &root, b"what is rejected");
+    let told = ToldRequest {
+        by: vec![test.orchestrator.id()],
+        request,
+    };
+    order.approvals.given = vec![approve_told(&order, &told, &of_page())];
+    // Without the node of the page there are too few.
+    let other = VetoStore::of(&test.nodes[2].folder);
+    other.veto(order.request).unwrap();
+    let vetoes = relay.vetoes().unwrap();
+    let begun = vetoes.begin(order.vault, &[order.request]);
+    let fault = test.sign(&order, 2, 20_000).await.unwrap_err();
+    assert!(fault.message().contains("never signs it"), "{fault:?}");
+    // It could not be written.
+    drop(begun);
+    verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+    assert!(ApprovalRelay::default().vetoes().is_err());
 }
 
 /// The page shows the bytes that are hashed: who is told one payment has not approved another.

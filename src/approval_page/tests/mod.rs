@@ -2,8 +2,12 @@
 
 #![allow(non_snake_case)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
 
+mod disagreeing;
 mod several;
 mod strangers;
 
@@ -40,6 +44,9 @@ const ROOT: [u8; 33] = [2; 33];
 #[derive(Default)]
 struct Told {
     requests: Mutex<Vec<ToldRequest>>,
+    /// Those of them that do not answer.
+    silent: Mutex<Vec<NodeId>>,
+    vetoes: OnceLock<Arc<VetoStore>>,
     /// What they were brought.
     stored: Mutex<Vec<(NodeId, NodeQuestion)>>,
     /// What some of them answer instead of storing it.
@@ -59,12 +66,19 @@ impl WaitingRequests for Told {
         Ok(vault == VAULT.parse()?)
     }
 
+    fn vetoes(&self) -> Result<Arc<VetoStore>, Fault> {
+        Ok(Arc::clone(self.vetoes.get().unwrap()))
+    }
+
     async fn pending(&self, _: &[RequestId]) -> Result<ToldRequests, Fault> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _open = self.gate.read().await;
-        let requests = self.requests.lock().clone();
-        let more = false;
-        Ok(ToldRequests { requests, more })
+        let silent = self.silent.lock().clone();
+        Ok(ToldRequests {
+            requests: self.requests.lock().clone(),
+            more: !silent.is_empty(),
+            silent,
+        })
     }
 
     async fn act(
@@ -80,11 +94,32 @@ impl WaitingRequests for Told {
             let mut answers = self.answers.lock().clone().into_iter();
             let own = answers.find(|(by, _)| by == to);
             let outcomes = vec![NodeOutcome::Done { missing: 0 }; count];
-            own.unwrap_or((*to, NodeAnswer::Done { outcomes }))
+            own.unwrap_or_else(|| {
+                // What is rejected no longer waits there.
+                if let NodeQuestion::Reject { requests, .. } = question {
+                    self.ends(*to, requests);
+                }
+                (*to, NodeAnswer::Done { outcomes })
+            })
         });
         let answers = answers.collect();
         self.stored.lock().extend(questions);
         Ok(answers)
+    }
+}
+
+impl Told {
+    /// An orchestrator tells no longer of these.
+    fn ends(&self, by: NodeId, requests: &[RequestId]) {
+        let mut told = self.requests.lock();
+        for one in &mut *told {
+            let request = wire::SigningRequest::decode(one.request.as_slice());
+            let id = request.map(|it| it.uuid.parse());
+            if matches!(id, Ok(Ok(id)) if requests.contains(&id)) {
+                one.by.retain(|it| *it != by);
+            }
+        }
+        told.retain(|it| !it.by.is_empty());
     }
 }
 
@@ -160,6 +195,7 @@ impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let told = Arc::new(Told::default());
+        let _ = (told.vetoes).set(Arc::new(VetoStore::of(folder.path())));
         let clock = Arc::new(ManualClock::at(NOW_MS));
         let people = [("treasurer", treasurer()), ("director", director())];
         let policy = Arc::new(CurrentPolicy::new(policy(&people)));

@@ -5,8 +5,8 @@ use covault_mpc::veto::{Veto, VetoStore};
 
 use super::*;
 
-const ETH: &str = "1000000000000000000";
-const SECOND: &str = "01020304-0506-4708-890a-0b0c0d0e0f11";
+pub const ETH: &str = "1000000000000000000";
+pub const SECOND: &str = "01020304-0506-4708-890a-0b0c0d0e0f11";
 const THIRD: &str = "01020304-0506-4708-890a-0b0c0d0e0f12";
 
 fn id(uuid: &str) -> RequestId {
@@ -25,7 +25,7 @@ fn items(page: &str, fee: &str) -> Vec<Value> {
 
 impl World {
     /// Does a gesture about what the page shows: what was begun, and the answer.
-    async fn gesture(
+    pub async fn gesture(
         &self,
         (cookie, form_token): &(String, String),
         (page, path): (&str, &str),
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-fn done(said: &Said) -> Vec<(bool, String)> {
+pub fn done(said: &Said) -> Vec<(bool, String)> {
     let results = said.json()["results"].as_array().unwrap().clone();
     let result = |it: &Value| (it["done"] == true, it["text"].as_str().unwrap().to_owned());
     results.iter().map(result).collect()
@@ -181,12 +181,13 @@ async fn rejection__should_go_to_all_who_tell_of_it_and_be_obeyed_by_this_node()
     let world = World::new();
     let payment = |uuid: &str, wei: &str| payment(uuid, VAULT, wei);
     // What is told differently cannot be approved, but rejected.
-    world.tell(&[
+    let told = [
         (7, payment(UUID, ETH)),
         (8, payment(UUID, "7000000000000000000")),
         (8, payment(SECOND, ETH)),
         (8, payment(THIRD, ETH)),
-    ]);
+    ];
+    world.tell(&told);
     let session = world.sign_in(&treasurer()).await;
     let page = format!("/requests?uuid={UUID}&uuid={SECOND}");
     let text = world.get(&page, &session.0).await.text;
@@ -223,6 +224,7 @@ async fn rejection__should_go_to_all_who_tell_of_it_and_be_obeyed_by_this_node()
     assert_eq!(world.veto(UUID), None);
 
     // Where one does, the node obeys it, also when no orchestrator does.
+    world.tell(&told);
     world.policy.replace(holding_policy());
     let problem = "no".to_owned();
     let refused = NodeAnswer::Refused { problem };

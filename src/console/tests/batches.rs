@@ -6,7 +6,7 @@ use covault_actors::{
         BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, FeeEstimate,
         TokenFacts, TrackedTransaction, TransactionSighting,
     },
-    operations::{CreateBatchPayment, GetBatchPayment, ListBatchPayments},
+    operations::{ChangeApprovals, CreateBatchPayment, GetBatchPayment, ListBatchPayments},
 };
 use covault_core::networks::{ChainData, Queries};
 
@@ -476,6 +476,34 @@ async fn batch__should_be_started_by_no_session_alone() {
     assert_eq!(said.status, 303, "{}", said.text);
     let page = world.get(&path, &person.cookie).await;
     assert!(page.text.contains("rejected: wrong month"), "{}", page.text);
+
+    // Where people approve the requests of its wallet alone, they start it.
+    let rule = admin::ApprovalRule {
+        mode: "automatic".into(),
+        of: vec![admin::Approver {
+            name: "treasurer".into(),
+            keys: vec![person.line.clone()],
+        }],
+        wallets: vec![admin::WalletApprovals {
+            address: from.clone(),
+            needs: 1,
+        }],
+        ..Default::default()
+    };
+    let request = admin::ChangeApprovalsRequest {
+        vault_uuid: vault.clone(),
+        approvals: Some(rule),
+        ..Default::default()
+    };
+    world.call::<ChangeApprovals>(&request).await;
+    let uuid = world.batch(&from, &["5", "7"], None).await;
+    let path = format!("/batches/{uuid}");
+    let page = world.get(&path, &person.cookie).await;
+    assert!(page.text.contains("Approve the batch"), "{}", page.text);
+    let other = world.wallet(&vault, "other").await;
+    let uuid = world.batch(&other, &["5"], None).await;
+    let page = world.get(&format!("/batches/{uuid}"), &person.cookie).await;
+    assert!(!page.text.contains("Approve the batch"), "{}", page.text);
 }
 
 #[tokio::test]
@@ -744,6 +772,7 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
             shell: views::Shell::outside(),
             requests: vec![requests::view(&request, "treasury", "treasurer", 0)],
             has_totals: false,
+            unsummed: 0,
             totals: Vec::new(),
             left_out: Vec::new(),
             can_approve: false,
