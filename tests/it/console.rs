@@ -2,9 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
 };
 
 use covault_core::approval::ApproverLine;
@@ -18,54 +17,6 @@ const ETHER: u128 = 1_000_000_000_000_000_000;
 const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
 /// More than anvil takes for a transfer.
 const FEE: &str = "0.001";
-
-/// Browsers of several people: tests/node/console.mjs.
-struct Browsers {
-    child: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Browsers {
-    fn start(origin: &str) -> Self {
-        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console");
-        node_tool("node_modules/playwright-core");
-        let mut child = Command::new(node_tool("node_modules/node/bin/node"))
-            .arg(node_tool("console.mjs"))
-            .arg(origin)
-            .arg(pictures)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (asks, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self {
-            child,
-            asks,
-            answers: BufReader::new(answers),
-        }
-    }
-
-    /// Has somebody do something.
-    fn ask(&mut self, ask: &str, who: &str, mut more: Value) -> Value {
-        more["ask"] = json!(ask);
-        more["who"] = json!(who);
-        writeln!(self.asks, "{more}").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        let answer: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("{more}: {line}"));
-        assert_eq!(answer["error"], Value::Null, "{more}: {answer}");
-        answer
-    }
-}
-
-impl Drop for Browsers {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// `covault user ...`; what it prints on standard output.
 fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
@@ -131,7 +82,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     })
     .await;
     let policy: PathBuf = cluster.folder.path().join("policy.toml");
-    let mut people = Browsers::start(&origin);
+    let mut people = Browsers::start(&origin, "console");
 
     // Enrolment: link, passkey, line and words; to the signers by their administrators, and SIGHUP.
     let mut lines = Vec::new();
@@ -442,15 +393,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("auditor", "/audit/verify?chain=service", "verify"),
         ("stranger", "/sign-in", "sign-in"),
     ] {
-        let looked = people.ask("picture", who, json!({"path": path, "name": name}));
-        assert_eq!(looked["wider"], json!([]), "{name}");
-        assert_eq!(looked["serious"], json!([]), "{name}");
-        // What was refused on purpose is a line of the browser, too.
-        let problems = looked["problems"].as_array().unwrap().iter();
-        let problems: Vec<_> = problems
-            .filter(|it| !it.as_str().unwrap().contains("Failed to load resource"))
-            .collect();
-        assert!(problems.is_empty(), "{name}: {problems:?}");
+        people.look(who, Some(path), name);
     }
     // By the keyboard alone from the top of a page to what it is about.
     for (who, path, name) in [

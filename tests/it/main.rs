@@ -37,6 +37,7 @@ mod life;
 mod life_crash;
 mod manual_approval;
 mod networks;
+mod node_page;
 mod nodes;
 mod openapi;
 mod operating;

@@ -2,14 +2,12 @@
 
 use std::{path::Path, process::Command};
 
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use covault_core::approval::testing::TestPasskey;
 use serde_json::{Value, json};
 
 use super::support::*;
 
 /// `ssh-keygen`'s new key; the path of the private one.
-fn new_key(folder: &Path, name: &str) -> String {
+pub fn new_key(folder: &Path, name: &str) -> String {
     let path = folder.join(name);
     let made = Command::new("ssh-keygen")
         .args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"])
@@ -21,7 +19,7 @@ fn new_key(folder: &Path, name: &str) -> String {
 }
 
 /// Runs a command with a token of the platform API.
-fn person(api: &ApiClient, folder: &Path, arguments: &[&str]) -> (bool, String, String) {
+pub fn person(api: &ApiClient, folder: &Path, arguments: &[&str]) -> (bool, String, String) {
     let token = folder.join("token");
     write_secret(&token, &api.token);
     let mut command = covault();
@@ -459,173 +457,4 @@ async fn approved__should_be_signed_once_by_the_orchestrator_that_is_left() {
     assert_eq!((hex_number(&count), anvil.balance(TO).await), (1, 5));
     let details = api.details(&uuid).await;
     assert_eq!(details["approvals"].as_array().unwrap().len(), 1);
-}
-
-/// A browser at the page of a signer node.
-struct PageOfNode {
-    origin: String,
-    http: reqwest::Client,
-    cookie: String,
-}
-
-impl PageOfNode {
-    async fn send(&self, request: reqwest::RequestBuilder) -> (u16, Option<String>, String) {
-        let request = request
-            .header("origin", &self.origin)
-            .header("cookie", &self.cookie)
-            .header("accept", "application/json");
-        let response = request.send().await.unwrap();
-        let status = response.status().as_u16();
-        let cookie = response.headers().get("set-cookie");
-        let cookie = cookie.map(|line| line.to_str().unwrap().split(';').next().unwrap().into());
-        (status, cookie, response.text().await.unwrap())
-    }
-
-    async fn get(&self, path: &str) -> String {
-        let (status, _, text) = self.send(self.http.get(self.url(path))).await;
-        assert_eq!(status, 200, "{text}");
-        text
-    }
-
-    /// Posts, and the answer in JSON with the cookie that it sets.
-    async fn post(&self, path: &str, body: &Value) -> (Value, Option<String>) {
-        let request = self.http.post(self.url(path));
-        let request = request.header("content-type", "application/json");
-        let (status, cookie, text) = self.send(request.body(body.to_string())).await;
-        assert_eq!(status, 200, "{path}: {text}");
-        (serde_json::from_str(&text).unwrap(), cookie)
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.origin.replace("localhost", "127.0.0.1"))
-    }
-
-    /// What the passkey answers to options of the page.
-    fn answer(passkey: &TestPasskey, options: &Value) -> Value {
-        let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-        let challenge = options["publicKey"]["challenge"].as_str().unwrap();
-        let challenge = BASE64_URL_SAFE_NO_PAD.decode(challenge).unwrap();
-        let signed = passkey.assert(&challenge.try_into().unwrap());
-        json!({"id": text(&passkey.passkey.credential_id), "response": {
-            "authenticatorData": text(&signed.authenticator_data),
-            "clientDataJSON": text(&signed.client_data_json),
-            "signature": text(&signed.signature),
-            "userHandle": null,
-        }})
-    }
-}
-
-fn between<'a>(text: &'a str, begin: &str) -> &'a str {
-    let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("{text}"));
-    rest.split('"').next().unwrap()
-}
-
-/// A rule that takes approvals of a node's page alone: what the person has approved elsewhere does not count.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rule_with_the_way_of_nodes__should_be_met_on_the_page_of_a_signer_node_alone() {
-    let keys = tempfile::tempdir().unwrap();
-    let key = new_key(keys.path(), "treasurer");
-    let public = std::fs::read_to_string(format!("{key}.pub")).unwrap();
-    let port = free_port();
-    let origin = format!("http://localhost:{port}");
-    let passkey = TestPasskey::new("treasurer@node-1", 1).at("localhost", &[&origin]);
-    let line = passkey.line().line().unwrap();
-    let policy = format!(
-        "raw_signing = true\nnode_origins = [\"{origin}\"]\n[[approver]]\nname = \"treasurer\"\nkeys = [{line:?}, {:?}]\n\
-         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nway = [\"node\"]\n\
-         [[approval]]\nneeds = 1\nof = [\"treasurer\"]\nkinds = [\"rawMessage\"]\nhold_hours = 1\n",
-        public.trim()
-    );
-    let settings =
-        format!("approve_listen = \"127.0.0.1:{port}\"\napprove_origin = \"{origin}\"\n");
-    let prepare = |folder: &Path| configure(&folder.join("signer-1.toml"), "signer", &settings, "");
-    let cluster = TestCluster::start_prepared(60_000, &policy, prepare).await;
-    cluster.until_live(&[0, 1, 2]).await;
-    let folder = cluster.folder.path();
-    let (with_page, with_ssh) = (
-        format!("treasurer={line}"),
-        format!("treasurer={}", public.trim()),
-    );
-    let rule = ["--approver", &with_page, "--approver", &with_ssh];
-    let vault = tokio::task::block_in_place(|| cluster.create_vault_with("treasury", &rule));
-    let api = &cluster.api;
-    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
-    let message =
-        json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("pay the baker")}});
-    let uuid = api.create(message).await;
-
-    // With SSH it is enough for the vault's rule, and not for the signers'.
-    let words = ["approve", &uuid, "--key", &key, "--yes"];
-    let (done, out, err) = tokio::task::block_in_place(|| person(api, folder, &words));
-    assert!(done, "{out}{err}");
-    eventually("the signers ask for more", async || {
-        let wanted = api.details(&uuid).await["approvalWanted"].to_string();
-        let is_it = wanted.contains("wants 1 of treasurer by way of node");
-        (is_it && wanted.contains("by way of ssh")).then_some(())
-    })
-    .await;
-
-    let mut page = PageOfNode {
-        origin: origin.clone(),
-        http: http_client(),
-        cookie: String::new(),
-    };
-    let begun = page.post("/sign-in/begin", &json!({})).await.0;
-    let credential = PageOfNode::answer(&passkey, &begun);
-    let form = json!({"token": begun["token"], "credential": credential});
-    page.cookie = page.post("/sign-in", &form).await.1.unwrap();
-    let inbox = page.get("/").await;
-    assert!(inbox.contains(&format!("/requests/{uuid}")), "{inbox}");
-    let shown = page.get(&format!("/requests/{uuid}")).await;
-    assert!(shown.contains("pay the baker"), "{shown}");
-    let form_token = between(&shown, "data-form-token=\"");
-    let items = json!([{"uuid": uuid, "shown": between(&shown, "data-shown=\""), "fee": ""}]);
-    let form = json!({"form_token": form_token, "items": items});
-    let begun = page.post("/approve/begin", &form).await.0;
-    let mut form = begun["form"].clone();
-    form["form_token"] = json!(form_token);
-    form["credential"] = PageOfNode::answer(&passkey, &begun);
-    let (done, _) = page.post("/approve", &form).await;
-    assert_eq!(done["results"][0]["done"], true, "{done}");
-    let outcome = api.execute(&uuid).await;
-    assert_eq!(outcome["error"], Value::Null, "{outcome}");
-
-    // A rejection on the page reaches the other signers, too, by way of the service.
-    let message =
-        json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("pay nobody")}});
-    let uuid = api.create(message).await;
-    let shown = page.get(&format!("/requests/{uuid}")).await;
-    let items = json!([{"uuid": uuid, "shown": between(&shown, "data-shown=\"")}]);
-    let form = json!({"form_token": form_token, "items": items});
-    let begun = page.post("/reject/begin", &form).await.0;
-    let mut form = begun["form"].clone();
-    form["form_token"] = json!(form_token);
-    form["credential"] = PageOfNode::answer(&passkey, &begun);
-    let (done, _) = page.post("/reject", &form).await;
-    let said = "rejected; this node never signs it";
-    assert_eq!(done["results"][0]["text"], said, "{done}");
-    assert_eq!(api.details(&uuid).await["status"], "STATUS_FAILED");
-    let mark = format!("rejected/{vault}.{uuid}");
-    eventually("all signers have noted it", async || {
-        let mut signers = (1..=3).map(|number| folder.join(format!("signer-{number}")));
-        signers
-            .all(|signer| signer.join(&mark).exists())
-            .then_some(())
-    })
-    .await;
-
-    // The administrator of the node makes links for more passkeys; the others have no page.
-    let link = |node: &str| {
-        let mut command = covault();
-        command.args(["node", "approver-link", "controller@node-1", "--config"]);
-        outcome_of(command.arg(folder.join(node)))
-    };
-    let (done, out, err) = link("signer-1.toml");
-    assert!(done, "{out}{err}");
-    let (at, secret) = out.trim().split_once('#').unwrap();
-    assert_eq!(at, format!("{origin}/enrol"));
-    let begun = page.post("/enrol/begin", &json!({"link": secret})).await.0;
-    assert_eq!(begun["keyName"], "controller@node-1");
-    let (done, _, err) = link("signer-2.toml");
-    assert!(!done && err.contains("signer.approve_listen"), "{err}");
 }

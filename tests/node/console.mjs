@@ -108,6 +108,13 @@ const commands = {
       words: await page.locator('[data-words]').textContent(),
     };
   },
+  // One that the tests know: they are in the policy of the signers before there is a browser.
+  async addPasskey({ who, credential }) {
+    const { cdp, authenticatorId } = await person(who);
+    const added = { ...credential, isResidentCredential: true, signCount: 0 };
+    await cdp.send('WebAuthn.addCredential', { authenticatorId, credential: added });
+    return {};
+  },
   async refusedLink({ who, link }) {
     const { page } = await person(who);
     await page.goto(`${origin}/sign-in`);

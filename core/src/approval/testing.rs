@@ -99,6 +99,19 @@ impl TestPasskey {
         self
     }
 
+    /// Its private key in PKCS#8, for a browser's virtual authenticator; `None` where it is no ES256 one.
+    pub fn pkcs8(&self) -> Option<Vec<u8>> {
+        // A key of P-256 (RFC 5915 in RFC 5958) without its public one.
+        const HEAD: [u8; 35] = [
+            0x30, 0x41, 2, 1, 0, 0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a,
+            0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 4, 0x27, 0x30, 0x25, 2, 1, 1, 4, 0x20,
+        ];
+        match &self.key {
+            TestKey::P256(key) => Some([&HEAD, key.to_bytes().as_slice()].concat()),
+            TestKey::Ed25519(_) => None,
+        }
+    }
+
     /// Signs what is given, whatever it is.
     pub fn sign(
         &self,

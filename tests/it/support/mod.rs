@@ -1,5 +1,6 @@
 //! Processes, clients and outside libraries that the tests share.
 
+mod browsers;
 mod chains;
 mod client;
 mod cluster;
@@ -15,6 +16,7 @@ mod processes;
 pub mod search;
 mod solana_stub;
 
+pub use browsers::*;
 pub use chains::*;
 pub use client::*;
 pub use cluster::*;
