@@ -106,14 +106,17 @@ impl FollowStep<'_> {
     /// Whether a sweep has asked a gas wallet for it, which is written before it is sent, or it helps one that was topped up
     /// already. All else that such a wallet pays is a deposit as any other.
     async fn is_top_up(&self, transfer: &Transfer, at_ms: u64) -> Result<bool, Fault> {
-        if transfer.index != TransferIndex::Value
-            || !self.routes.is_gas_account(self.chain, transfer.from)
-        {
+        let is_gas_account = self.routes.is_gas_account(self.chain, transfer.from);
+        if transfer.index != TransferIndex::Value || is_gas_account == Some(false) {
             return Ok(false);
         }
         let asked = sweep_rows::top_up(self.chain, transfer.to, &transfer.amount);
-        if self.services.load::<()>(&asked).await?.is_some() {
+        if self.services.store.get(&asked).await?.is_some() {
             return Ok(true);
+        }
+        // Of somebody of whom it is not known whether it is a gas account, all else is a deposit.
+        if is_gas_account.is_none() {
+            return Ok(false);
         }
         let sweep = sweep_rows::sweep(self.chain, transfer.to);
         let sweep = self.services.load::<SweepJob>(&sweep).await;

@@ -26,6 +26,8 @@ pub struct Routes {
     routes: BTreeMap<TokenId, SweepRoute>,
     /// The accounts that pay for sweeps, by chain.
     gas_accounts: BTreeSet<(FollowedChain, Account)>,
+    /// Chains with rules that cannot be read: any account may pay for sweeps there.
+    unread: BTreeSet<FollowedChain>,
     /// Whose deposits are swept on which chains.
     swept: BTreeSet<(TokenId, FollowedChain)>,
 }
@@ -71,7 +73,10 @@ impl Routes {
                 };
                 let rules = rows::decode::<SweepRules>(&row.value);
                 let rules = skip_unreadable(rules, format_args!("how token {token} sweeps"))?;
-                let Some(rules) = rules else { continue };
+                let Some(rules) = rules else {
+                    self.unread.insert(chain);
+                    continue;
+                };
                 if rules.enabled {
                     self.swept.insert((token, chain));
                 }
@@ -97,9 +102,11 @@ impl Routes {
         parse_u256(self.routes.get(&token)?.minimum(chain, asset)?).ok()
     }
 
-    /// Whether an account pays for sweeps on a chain, or has paid: what sweeps have asked it for is no deposit.
-    pub fn is_gas_account(&self, chain: FollowedChain, account: Account) -> bool {
-        self.gas_accounts.contains(&(chain, account))
+    /// Whether an account pays for sweeps on a chain, or has paid: what sweeps have asked it for is no deposit. `None`: rules
+    /// that cannot be read may name it.
+    pub fn is_gas_account(&self, chain: FollowedChain, account: Account) -> Option<bool> {
+        let is_known = self.gas_accounts.contains(&(chain, account));
+        (is_known || !self.unread.contains(&chain)).then_some(is_known)
     }
 
     /// Whether nobody takes deposits.

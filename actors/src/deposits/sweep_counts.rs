@@ -13,7 +13,7 @@ pub struct SweepCounts {
     pub moving: u64,
     /// Something must change first.
     pub paused: u64,
-    /// Wallets that could not be looked at: a node or the store did not answer. Their sweeps are counted as well.
+    /// Wallets that could not be looked at: a node or the store did not answer, or their rules cannot be read. Their sweeps are counted as well.
     pub failed: u64,
     /// Since when the one waits that has waited for the longest, for something to change or for a request of its, in
     /// milliseconds since the Unix epoch.

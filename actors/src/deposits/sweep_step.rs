@@ -285,6 +285,7 @@ impl SweptWallet {
                 self.tell(&next);
                 return self.write(stored, next).await;
             }
+            MovePlan::TopUpLost(reason) => return outcome::top_up_lost(self, stored, reason).await,
             MovePlan::TopUp { payload, amount } => {
                 let gas_wallet = self.rules.gas_wallet.unwrap_or(self.wallet);
                 let event = SweepEvent::TopUpRequested {

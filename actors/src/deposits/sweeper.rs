@@ -74,6 +74,15 @@ pub struct ChainSweeper {
     warned_at_ms: Option<u64>,
 }
 
+/// How the deposits of a token are swept.
+#[derive(Clone)]
+enum FoundRules {
+    Known(Box<(SweepRoute, SweepRules)>),
+    /// They are not.
+    None,
+    Unreadable,
+}
+
 /// A wallet after a look at it.
 struct CheckedWallet {
     wallet: SweptWallet,
@@ -137,14 +146,15 @@ impl ChainSweeper {
         let cursor = services.load::<CursorRow>(&cursor).await?;
         let cursor_version = cursor.map_or(0, |(_, version)| version);
         let has_new_blocks = cursor_version != self.cursor_version;
-        let wallets = self.wallets().await?;
+        let (wallets, unread) = self.wallets().await?;
         let now_ms = services.now_ms();
         let looked = stream::iter(wallets)
             .map(|(wallet, job)| look_at(wallet, job, has_new_blocks, now_ms).boxed())
             .buffer_unordered(AT_ONCE);
         let looked: Vec<_> = looked.collect().await;
         let failed = looked.iter().filter(|looked| looked.outcome.is_err());
-        let failed = u64::try_from(failed.count()).unwrap_or(u64::MAX);
+        let failed = failed.count().saturating_add(unread);
+        let failed = u64::try_from(failed).unwrap_or(u64::MAX);
         let counts = SweepCounts::of(looked.iter().filter_map(CheckedWallet::waiting));
         let counts = SweepCounts { failed, ..counts };
         services.counters.sweeps.lock().insert(self.chain, counts);
@@ -156,10 +166,12 @@ impl ChainSweeper {
         Ok(())
     }
 
-    /// The wallets whose vault is here and whose deposits have rules, with their sweeps that are not over.
-    async fn wallets(&self) -> Result<Vec<(SweptWallet, Option<SweepJob>)>, Fault> {
+    /// The wallets whose vault is here and whose deposits have rules, with their sweeps that are not over; and how many there
+    /// are of which the rules cannot be read.
+    async fn wallets(&self) -> Result<(Vec<(SweptWallet, Option<SweepJob>)>, usize), Fault> {
         let (services, chain) = (&self.vaults.services, self.chain);
-        let mut configured: HashMap<TokenId, Option<(SweepRoute, SweepRules)>> = HashMap::new();
+        let mut configured: HashMap<TokenId, FoundRules> = HashMap::new();
+        let mut unread = 0_usize;
         let gas_wallets: Arc<GasWallets> = Arc::default();
         let mut wallets = Vec::new();
         for ((account, token), assets) in load_due(services, chain).await? {
@@ -178,14 +190,24 @@ impl ChainSweeper {
                     let rules = skip_unreadable(rules, format_args!("sweep rules of {token}"))?;
                     let route = route(services, token, chain.network()).await;
                     let route = skip_unreadable(route, format_args!("sweep route of {token}"))?;
-                    let found = rules.flatten().zip(route);
-                    let found = found.map(|((rules, _), route)| (route, rules));
+                    let found = match (rules, route) {
+                        (Some(Some((rules, _))), Some(route)) => {
+                            FoundRules::Known(Box::new((route, rules)))
+                        }
+                        (Some(None), _) => FoundRules::None,
+                        (None, _) | (_, None) => FoundRules::Unreadable,
+                    };
                     configured.insert(token, found.clone());
                     found
                 }
             };
-            let Some((route, rules)) = found else {
-                continue;
+            let (route, rules) = match found {
+                FoundRules::Known(found) => *found,
+                FoundRules::None => continue,
+                FoundRules::Unreadable => {
+                    unread = unread.saturating_add(1);
+                    continue;
+                }
             };
             wallets.push(SweptWallet {
                 vaults: self.vaults.clone(),
@@ -213,7 +235,7 @@ impl ChainSweeper {
                 gas_wallets.promised(gas_wallet, job);
             }
         }
-        Ok(wallets.into_iter().zip(jobs).collect())
+        Ok((wallets.into_iter().zip(jobs).collect(), unread))
     }
 
     /// Warns of sweeps that wait for too long: once for all of the chain, as there may be thousands.
@@ -239,6 +261,10 @@ impl ChainSweeper {
         let (address, sweeps) = (longest.wallet.address(), waiting.len());
         let reason = match longest.job.as_ref().map(|job| &job.state) {
             Some(SweepState::Paused { reason, .. }) => reason.to_string(),
+            Some(SweepState::Due | SweepState::Funded) => {
+                "nothing was sent for it: it has no target, or the chain's nodes do not answer"
+                    .to_owned()
+            }
             _ => "its request is not finished".to_owned(),
         };
         tracing::warn!(%chain, sweeps, address, waited_s, reason, "sweeps have waited longer than maxWaitSeconds; \

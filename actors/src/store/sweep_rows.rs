@@ -179,6 +179,7 @@ mod tests {
                 top_up: Some(TopUp {
                     request,
                     amount: [5; 32],
+                    asset: Some(Account([10; 20])),
                 }),
                 lost_top_up: Some([9; 32]),
                 since_ms: 8,

@@ -1,7 +1,10 @@
 //! Coin that a gas wallet sends to deposit wallets, on anvil: sped up, taken by a reorganisation, sent by hand, after a
 //! restore. It is no deposit, and is made once.
 
-use covault_actors::operations::{GetSigningRequestDetails, ReplaceTransaction};
+use covault_actors::{
+    operations::{GetSigningRequestDetails, ReplaceTransaction},
+    store::{Batch, KeySpace, Precondition, Scan},
+};
 use covault_core::{
     amount::U256,
     schema::wire::{
@@ -153,7 +156,14 @@ async fn top_up_that_a_reorganisation_takes_for_good__should_be_made_again() {
         sweep.is_some_and(|sweep| sweep.state == "funded")
     })
     .await;
-    assert!(coin_of(&anvil, &address).await > U256::ZERO);
+    let topped_up = coin_of(&anvil, &address).await;
+    assert!(topped_up > U256::ZERO);
+    let counted = async |shop: &Shop| {
+        let totals = status(shop).await.totals.into_iter();
+        let all = totals.map(|total| total.top_ups.parse::<U256>().unwrap());
+        all.fold(U256::ZERO, |sum, each| sum + each)
+    };
+    assert_eq!(counted(&shop).await, topped_up);
     anvil.call("anvil_reorg", json!([3, []])).await;
     anvil.call("anvil_dropAllTransactions", json!([])).await;
     // Something else of the gas wallet takes its number.
@@ -174,6 +184,48 @@ async fn top_up_that_a_reorganisation_takes_for_good__should_be_made_again() {
         ),
         (2, 1)
     );
+    // The one that was taken is counted no more, and the second is the same payment.
+    assert_eq!(counted(&shop).await, topped_up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn top_up_on_its_way__should_be_no_deposit_though_the_rules_can_no_longer_be_read() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, gas_wallet) = open(&anvil, &receiver).await;
+    fund(&anvil, &gas_wallet).await;
+    let address = shop.address.clone();
+    pay_token(&anvil, USDT, &address, 300).await;
+    anvil.mine(10).await;
+    until_handed_in(&shop, &anvil, &gas_wallet, "funding").await;
+    let all = Scan::prefix(KeySpace::SweepRules, &[], 10);
+    let (key, rules) = shop.world.store.scan(&all).await.unwrap().remove(0);
+    let put = async |value: Vec<u8>| {
+        let mut batch = Batch::new();
+        batch.put(key.clone(), Precondition::Any, value);
+        shop.world.store.commit(batch).await.unwrap();
+    };
+    put(b"no row".to_vec()).await;
+    anvil.mine(3).await;
+    // A payment of somebody else is a deposit, and all before it was read.
+    let hash = pay(&anvil, &address, 9).await;
+    until(&shop, &anvil, "it is told", async |_| {
+        let events = receiver.events();
+        let mut events = events.iter();
+        events.any(|event| event["tx_hash"] == hash && event["event"] == finalized())
+    })
+    .await;
+    let events = receiver.events();
+    let coin = events
+        .iter()
+        .filter(|event| event["token_address"].is_null());
+    assert!(coin.clone().count() >= 2 && coin.clone().all(|event| event["tx_hash"] == hash));
+    put(rules.value).await;
+    until(&shop, &anvil, "it is swept", async |shop| {
+        pass_where_paused(shop).await;
+        tokens_of(&anvil, TARGET).await == U256::from(300) && status(shop).await.sweeps.is_empty()
+    })
+    .await;
+    assert_eq!(sent(&anvil, &gas_wallet).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -367,6 +367,9 @@ async fn unreadable_rows__should_hold_up_neither_other_wallets_nor_the_follower(
         coin_of(&anvil, &shop.address).await.is_zero()
     })
     .await;
+    // Operators are told of the wallet whose rules cannot be read.
+    shop.until("it is counted", async |shop| counts(shop).await.failed == 1)
+        .await;
     // Whether this is a top-up its sweep would say.
     send_as(&anvil, &gas_wallet, json!({"to": waiting, "value": "0x7"})).await;
     anvil.mine(1).await;

@@ -63,6 +63,8 @@ pub struct TopUp {
     pub request: RequestId,
     /// How much, in the smallest unit, big-endian.
     pub amount: [u8; 32],
+    /// What it was to let move; `None`: the coin.
+    pub asset: Option<Account>,
 }
 
 /// Where a sweep stands.
@@ -258,14 +260,16 @@ impl SweepJob {
         matches!(self.state, SweepState::Swept { .. } | SweepState::Gone)
     }
 
-    /// Since when it waits, in milliseconds since the Unix epoch: for something to change, or for a request of its.
+    /// Since when it waits, in milliseconds since the Unix epoch: for something to change, for a request of its, or to be
+    /// looked at, which it is not without a target or a node.
     pub fn waits_since_ms(&self) -> Option<u64> {
         match self.state {
             SweepState::Paused { .. } => self.blocked_since_ms,
             SweepState::Funding { .. } | SweepState::Moving { .. } => Some(self.since_ms),
-            SweepState::Due | SweepState::Funded | SweepState::Swept { .. } | SweepState::Gone => {
-                None
+            SweepState::Due | SweepState::Funded => {
+                Some(self.blocked_since_ms.unwrap_or(self.since_ms))
             }
+            SweepState::Swept { .. } | SweepState::Gone => None,
         }
     }
 
@@ -279,7 +283,11 @@ impl SweepJob {
         next.since_ms = now_ms;
         match (&self.state, event) {
             (State::Due, Event::TopUpRequested { request, amount }) if self.top_up.is_none() => {
-                next.top_up = Some(TopUp { request, amount });
+                next.top_up = Some(TopUp {
+                    request,
+                    amount,
+                    asset: self.asset,
+                });
                 next.lost_top_up = None;
                 next.requests = self.requests.saturating_add(1);
                 next.state = State::Funding { request };

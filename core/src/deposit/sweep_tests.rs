@@ -73,6 +73,8 @@ fn sweep__should_top_up_then_move() {
     assert_eq!(job.waits_since_ms(), Some(2_000));
     let job = after(job, &[ARRIVED], 2_500);
     assert_eq!(job.state, SweepState::Funded);
+    // One that stands still with what it needs, such as without a target, waits, too.
+    assert_eq!(job.waits_since_ms(), Some(2_500));
     assert!(!takes(&job, TOP_UP), "never topped up twice");
     let job = after(job, &[MOVE], 3_000);
     assert_eq!(job.waits_since_ms(), Some(3_000));
@@ -98,6 +100,7 @@ fn pause__should_end_where_the_sweep_was_and_get_longer() {
         assert!(job.may_be_replaced());
         job = after(job, &[RETRY], 6_000);
         assert_eq!(job.state, SweepState::Due);
+        assert_eq!(job.waits_since_ms(), Some(5_000));
     }
     assert_eq!(pauses[..3], [60_000, 120_000, 240_000]);
     assert_eq!(pauses[8], 3_600_000);

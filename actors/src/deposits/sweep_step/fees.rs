@@ -25,6 +25,8 @@ pub enum MovePlan {
     Pause(PauseReason),
     /// Nothing, as something has happened to the sweep.
     Change(SweepEvent),
+    /// Nothing: the top-up is gone for good; why.
+    TopUpLost(String),
     /// Coin from the gas wallet.
     TopUp { payload: Payload, amount: [u8; 32] },
     /// What there is, to the target.
@@ -145,7 +147,7 @@ impl SweepSpending<'_> {
             let lost = outcome::why_lost(self.swept, top_up.request).await;
             let lost = lost.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
             return Ok(match lost {
-                Some(reason) => MovePlan::Change(SweepEvent::TopUpLost { reason }),
+                Some(reason) => MovePlan::TopUpLost(reason),
                 None => MovePlan::Pause(PauseReason::GasTooLow),
             });
         }

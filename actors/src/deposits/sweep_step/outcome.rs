@@ -177,24 +177,61 @@ async fn arrived(
     let now_ms = swept.services.now_ms();
     if matches!(stored.job.state, SweepState::Funding { .. }) {
         let next = stored.job.step(SweepEvent::TopUpArrived, now_ms)?;
-        let top_up = next.top_up.map(|top_up| top_up.amount);
-        let more = SweepTotalRow {
-            top_ups: top_up.unwrap_or_default(),
-            ..SweepTotalRow::default()
-        };
-        return commit(swept, stored, &next, &more).await;
+        let top_up = next
+            .top_up
+            .ok_or_else(|| Fault::bug("a top-up that nobody asked for"))?;
+        let change = TotalChange::TopUp(top_up.amount);
+        return commit(swept, stored, &next, top_up.asset, change).await;
     }
     let next = stored.job.step(SweepEvent::MoveFinal, now_ms)?;
     let SweepState::Swept { amount } = next.state else {
         return Err(Fault::bug("a sweep that is not over at its end"));
     };
-    commit(
-        swept,
-        stored,
-        &next,
-        &moved(swept, &next, amount, transfers),
-    )
-    .await
+    let change = TotalChange::Swept(moved(swept, &next, amount, transfers));
+    commit(swept, stored, &next, stored.job.asset, change).await
+}
+
+/// A top-up that had arrived never comes again: a reorganisation has taken it. It is counted no more.
+pub(super) async fn top_up_lost(
+    swept: &SweptWallet,
+    stored: &StoredJob,
+    reason: String,
+) -> Result<bool, Fault> {
+    let event = SweepEvent::TopUpLost { reason };
+    let next = stored.job.step(event, swept.services.now_ms())?;
+    let top_up = stored.job.top_up;
+    let top_up = top_up.ok_or_else(|| Fault::bug("a top-up that nobody asked for"))?;
+    swept.tell(&next);
+    let change = TotalChange::TopUpLost(top_up.amount);
+    commit(swept, stored, &next, top_up.asset, change).await
+}
+
+/// What changes in the totals. Amounts are in the smallest unit, big-endian.
+enum TotalChange {
+    /// So much coin has arrived for the fee.
+    TopUp([u8; 32]),
+    /// It was taken back.
+    TopUpLost([u8; 32]),
+    /// A sweep has ended.
+    Swept(SweepTotalRow),
+}
+
+impl TotalChange {
+    fn apply(&self, total: &mut SweepTotalRow) {
+        match self {
+            Self::TopUp(amount) => add(&mut total.top_ups, *amount),
+            Self::TopUpLost(amount) => {
+                let rest = U256::from_be_bytes(total.top_ups);
+                let rest = rest.saturating_sub(U256::from_be_bytes(*amount));
+                total.top_ups = rest.to_be_bytes();
+            }
+            Self::Swept(more) => {
+                total.sweeps = total.sweeps.saturating_add(more.sweeps);
+                add(&mut total.amount, more.amount);
+                add(&mut total.fees, more.fees);
+            }
+        }
+    }
 }
 
 /// What a transaction has moved to the target, and its fee; `asked` is what it was to move.
@@ -237,28 +274,26 @@ fn add(to: &mut [u8; 32], amount: [u8; 32]) {
     *to = all.to_be_bytes();
 }
 
-/// Writes the sweep, and what was swept in all, which other wallets change too.
+/// Writes the sweep, and what was swept of a coin or token in all, which other wallets change too.
 async fn commit(
     swept: &SweptWallet,
     stored: &StoredJob,
     next: &SweepJob,
-    more: &SweepTotalRow,
+    asset: Option<Account>,
+    change: TotalChange,
 ) -> Result<bool, Fault> {
     let services = &swept.services;
-    let key = sweep_rows::total(swept.token, swept.chain, stored.job.asset);
+    let key = sweep_rows::total(swept.token, swept.chain, asset);
     for _ in 0..TRIES {
         let (mut total, expect) = match services.load::<SweepTotalRow>(&key).await? {
             Some((total, version)) => (total, Precondition::Version(version)),
             None => (SweepTotalRow::default(), Precondition::Absent),
         };
-        total.sweeps = total.sweeps.saturating_add(more.sweeps);
-        add(&mut total.amount, more.amount);
-        add(&mut total.top_ups, more.top_ups);
-        add(&mut total.fees, more.fees);
+        change.apply(&mut total);
         let mut batch = Batch::new();
         swept.put(&mut batch, stored.version, next)?;
         batch.put(key.clone(), expect, rows::encode(&total)?);
-        if next.is_over() {
+        if let TotalChange::Swept(more) = &change {
             note(swept, next.asset, more, &mut batch)?;
         }
         match services.store.commit(batch).await {
