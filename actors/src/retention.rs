@@ -87,6 +87,11 @@ impl Actor for RetentionJob {
                     tracing::warn!(?fault, "failed to delete old webhook events");
                 }
                 if let Some(now_ms) = confirmed_ms
+                    && let Err(fault) = expiry::delete_unwanted(services, now_ms).await
+                {
+                    tracing::warn!(?fault, "failed to delete webhook events without a receiver");
+                }
+                if let Some(now_ms) = confirmed_ms
                     && let Err(fault) = free_expired_reservations(services, now_ms).await
                 {
                     tracing::warn!(?fault, "failed to release expired reservations");

@@ -352,6 +352,15 @@ pub fn due_event(key: &Key) -> Option<(u64, EventId)> {
     Some((u64::from_be_bytes(*at_ms), EventId(*id)))
 }
 
+/// Of which token and network a row of [`KeySpace::NoticeDue`] is.
+pub fn destination_of_due(key: &Key) -> Option<(TokenId, DepositNetwork)> {
+    let (token, rest) = key.bytes.split_first_chunk::<16>()?;
+    let number = rest.first()?;
+    let mut networks = DepositNetwork::ALL.into_iter();
+    let network = networks.find(|network| network.number() == *number)?;
+    Some((TokenId::from_bytes(*token), network))
+}
+
 /// [`KeySpace::NoticeAfter`].
 pub fn notice_after(id: EventId) -> Key {
     Key::new(KeySpace::NoticeAfter, &[&id.0])

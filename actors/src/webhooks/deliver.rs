@@ -40,7 +40,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LATE_INTERVAL_MS: u64 = 60_000;
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
-/// Pages of what waits that are counted at most.
+/// Pages of what waits that are counted at most; a receiver is one at least.
 const MOST_COUNTED_PAGES: usize = 100;
 /// Most that is on its way to all receivers: each is a socket, and a question to the resolver.
 const MOST_ON_THE_WAY: usize = 256;
@@ -208,11 +208,6 @@ impl DeliveryState {
         let looks_late = self
             .looked_late_at_ms
             .is_none_or(|at_ms| monotonic_ms.saturating_sub(at_ms) >= LATE_INTERVAL_MS);
-        if looks_late {
-            self.looked_late_at_ms = Some(monotonic_ms);
-            let waiting = waiting(&services).await?;
-            services.counters.webhooks.lock().waiting = Some(waiting);
-        }
         let mut targets = Vec::new();
         let mut next = Some(Scan::prefix(KeySpace::SweepRoute, &[], PAGE));
         while let Some(scan) = next {
@@ -227,6 +222,11 @@ impl DeliveryState {
                 targets.extend(url.map(|url| (destination, url)));
             }
             next = scan.rest(&page);
+        }
+        if looks_late {
+            self.looked_late_at_ms = Some(monotonic_ms);
+            let waiting = waiting(&services, &targets).await?;
+            services.counters.webhooks.lock().waiting = Some(waiting);
         }
         // Where there is no room for all, those that were left out are first the next time.
         let last = self.last_served;
@@ -414,15 +414,21 @@ impl DeliveryState {
     }
 }
 
-/// How many events are due or wait for their next try.
-async fn waiting(services: &Services) -> Result<u64, Fault> {
-    let mut waiting = 0_u64;
-    let mut next = Some(Scan::prefix(KeySpace::NoticeDue, &[], PAGE));
-    for _ in 0..MOST_COUNTED_PAGES {
-        let Some(scan) = next else { break };
-        let page = services.store.scan(&scan).await?;
-        waiting = waiting.saturating_add(u64::try_from(page.len()).unwrap_or(u64::MAX));
-        next = scan.rest(&page);
+/// How many events are due or wait for their next try. Those of tokens without a webhook wait for nothing.
+async fn waiting(services: &Services, targets: &[(Destination, Url)]) -> Result<u64, Fault> {
+    let (mut waiting, mut pages) = (0_u64, 0_usize);
+    for ((token, network), _) in targets {
+        let all = deposit_rows::due_notices(*token, *network);
+        let mut next = Some(Scan::prefix(all.space, &all.bytes, PAGE));
+        while let Some(scan) = next {
+            if pages >= MOST_COUNTED_PAGES {
+                return Ok(waiting);
+            }
+            pages = pages.saturating_add(1);
+            let page = services.store.scan(&scan).await?;
+            waiting = waiting.saturating_add(u64::try_from(page.len()).unwrap_or(u64::MAX));
+            next = scan.rest(&page);
+        }
     }
     Ok(waiting)
 }
