@@ -14,7 +14,9 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
     chain_rpc::EndpointHealth,
-    gateway::{BacklogCounts, FollowCounts, Gateway, SweepCounts, WebhookCounts},
+    gateway::{
+        BacklogCounts, FollowCounts, Gateway, NotificationCounts, SweepCounts, WebhookCounts,
+    },
     port::{NodeHalt, NodeView},
 };
 use covault_core::deposit::transfer::FollowedChain;
@@ -159,6 +161,7 @@ pub fn orchestrator_gauges(
             text.balances(&follows);
             text.sweeps(&gateway.sweeps());
             text.webhooks(&gateway.webhook_counts());
+            text.notifications(&gateway.notification_counts());
             match gateway.unowned_chains().await {
                 Ok(chains) => text.unowned(&chains),
                 Err(fault) => tracing::warn!(?fault, "metrics without who follows the chains"),
@@ -326,6 +329,23 @@ impl PrometheusText {
         if let Some(waiting) = counts.waiting {
             let name = "covault_webhooks_waiting";
             self.family(name, "Events waiting to be sent to webhooks");
+            self.sample(name, &[], waiting);
+        }
+    }
+
+    fn notifications(&mut self, counts: &NotificationCounts) {
+        let name = "covault_notifications_total";
+        self.family_of("counter", name, "Outcomes of messages to people");
+        for (which, count) in [
+            ("delivered", counts.delivered),
+            ("failed", counts.failed),
+            ("dead", counts.given_up),
+        ] {
+            self.sample(name, &[("result", which)], count);
+        }
+        if let Some(waiting) = counts.waiting {
+            let name = "covault_notifications_waiting";
+            self.family(name, "What people are to be told");
             self.sample(name, &[], waiting);
         }
     }

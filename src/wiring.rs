@@ -381,6 +381,7 @@ pub async fn orchestrator(
             simulate: serve.simulate,
             execute_wait_ms: serve.execute_wait_ms,
             calls,
+            notify_details: config.notify.details,
             ..Settings::default()
         },
         webhooks: webhooks::from_config(config)?,

@@ -12,6 +12,7 @@ pub mod gateway;
 mod leases;
 mod lists;
 mod nodes;
+mod notifications;
 pub mod operations;
 pub mod port;
 mod process;

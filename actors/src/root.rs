@@ -1,5 +1,5 @@
 //! The root supervisor: keeps the directory, the lease manager, the node observer, the retention job, the followers of
-//! chains and the delivery of webhooks running.
+//! chains, the delivery of webhooks and of notifications running.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,6 +11,7 @@ use crate::{
     deposits::DepositFollowers,
     leases::{LeaseManager, LeaseManagerMsg},
     nodes::observer::NodeObserver,
+    notifications::NotificationDelivery,
     retention::RetentionJob,
     services::Services,
     vaults::directory::{DirectoryAddress, VaultDirectory},
@@ -26,16 +27,18 @@ pub enum Child {
     NodeObserver,
     DepositFollowers,
     WebhookDelivery,
+    NotificationDelivery,
 }
 
 impl Child {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::VaultDirectory,
         Self::RetentionJob,
         Self::LeaseManager,
         Self::NodeObserver,
         Self::DepositFollowers,
         Self::WebhookDelivery,
+        Self::NotificationDelivery,
     ];
 
     /// As the log calls it.
@@ -47,6 +50,7 @@ impl Child {
             Self::NodeObserver => "node observer",
             Self::DepositFollowers => "followers of chains",
             Self::WebhookDelivery => "delivery of webhooks",
+            Self::NotificationDelivery => "delivery of notifications",
         }
     }
 }
@@ -175,6 +179,11 @@ impl RootState {
             }
             Child::WebhookDelivery => {
                 let (actor, _) = Actor::spawn_linked(None, WebhookDelivery, services, me).await?;
+                actor.get_id()
+            }
+            Child::NotificationDelivery => {
+                let delivery = NotificationDelivery;
+                let (actor, _) = Actor::spawn_linked(None, delivery, services, me).await?;
                 actor.get_id()
             }
         })

@@ -117,6 +117,10 @@ pub struct Settings {
     pub webhook_retry_first_ms: u64,
     /// Longest pause between two tries of a webhook, in milliseconds.
     pub webhook_retry_most_ms: u64,
+    /// How often it is looked what people are to be told, in milliseconds.
+    pub notify_interval_ms: u64,
+    /// Whether people are also told amounts and addresses.
+    pub notify_details: bool,
 }
 
 impl Default for Settings {
@@ -143,6 +147,8 @@ impl Default for Settings {
             lease_ms: 5_000,
             webhook_retry_first_ms: 5_000,
             webhook_retry_most_ms: 60 * 60 * 1_000,
+            notify_interval_ms: 5_000,
+            notify_details: false,
         }
     }
 }

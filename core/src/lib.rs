@@ -16,6 +16,7 @@ pub mod field;
 pub mod ids;
 pub mod moment;
 pub mod networks;
+pub mod notification;
 pub mod order;
 pub mod port;
 pub mod rate;

@@ -1,9 +1,13 @@
 //! `covault user`: the people who use the console.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, path::PathBuf};
+
+use secrecy::ExposeSecret as _;
 
 use comfy_table::{Table, presets::NOTHING};
-use covault_actors::operations::{CreateUser, LinkUser, ListUsers, RevokeUser, SignOutUser};
+use covault_actors::operations::{
+    CreateUser, LinkUser, ListUsers, NotifyUser, RevokeUser, SignOutUser,
+};
 use covault_core::schema::admin::{self, ListUsersResponse, User, UserLink};
 
 use super::{
@@ -11,6 +15,7 @@ use super::{
     client::{AdminClient, ConnectionArgs},
     hint, print_line, vault,
 };
+use crate::{approving::visible, files};
 
 /// People who use the console.
 #[derive(Debug, clap::Subcommand)]
@@ -34,6 +39,7 @@ pub enum Command {
         #[command(flatten)]
         target: ConnectionArgs,
     },
+    Notify(NotifyArgs),
     /// Sign a user out: all sessions end at once. The person can sign in again.
     SignOut {
         /// The person.
@@ -83,6 +89,28 @@ pub struct CreateUserArgs {
     target: ConnectionArgs,
 }
 
+/// Set where a user is told what waits: approvers of requests, operators of nodes that are away (docs/console.md).
+///
+/// The first message there says that messages come. `covault user list` says why one did not arrive.
+#[derive(Debug, clap::Args)]
+#[group(id = "place", required = true, multiple = false)]
+pub struct NotifyArgs {
+    /// The person.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The URL of a webhook (Standard Webhooks). Its secret is printed, once, on standard output.
+    #[arg(long, value_name = "URL", group = "place")]
+    webhook: Option<String>,
+    /// A file with the URL of an incoming webhook of Slack, which is a secret.
+    #[arg(long, value_name = "FILE", group = "place")]
+    slack_file: Option<PathBuf>,
+    /// Tell the person nothing.
+    #[arg(long, group = "place")]
+    none: bool,
+    #[command(flatten)]
+    target: ConnectionArgs,
+}
+
 pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => create(args).await,
@@ -93,6 +121,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::List { json, target } => list(json, &target.client()?).await,
+        Command::Notify(args) => notify(args).await,
         Command::SignOut { name, target } => {
             let request = admin::SignOutUserRequest { name };
             let user = target.client()?.call::<SignOutUser>(&request).await?.user;
@@ -129,6 +158,40 @@ async fn create(args: CreateUserArgs) -> anyhow::Result<()> {
     };
     let made = client.call::<CreateUser>(&request).await?;
     print_link(made.link.unwrap_or_default());
+    Ok(())
+}
+
+async fn notify(args: NotifyArgs) -> anyhow::Result<()> {
+    let NotifyArgs {
+        name,
+        webhook,
+        slack_file,
+        none: _,
+        target,
+    } = args;
+    let (form, url) = match (webhook, slack_file) {
+        (Some(url), _) => ("webhook", url),
+        (None, Some(file)) => {
+            let url = files::read_secret(&file)?;
+            ("slack", url.expose_secret().to_owned())
+        }
+        (None, None) => ("none", String::new()),
+    };
+    let request = admin::NotifyUserRequest {
+        name,
+        form: form.to_owned(),
+        url,
+    };
+    let answer = target.client()?.call::<NotifyUser>(&request).await?;
+    let user = answer.user.unwrap_or_default();
+    match user.notifications {
+        Some(place) => hint(&format!("{} is told at {}", user.name, place.host)),
+        None => print_line(format_args!("{} is told nothing", user.name)),
+    }
+    if let Some(secret) = answer.webhook_secret {
+        eprintln!("the secret of the webhook, which is not shown again:");
+        print_line(secret);
+    }
     Ok(())
 }
 
@@ -174,6 +237,7 @@ fn table(response: &ListUsersResponse, vaults: &HashMap<String, String>) -> Stri
         "PASSKEYS",
         "SESSIONS",
         "LAST SEEN",
+        "TOLD AT",
     ]);
     for user in &response.users {
         let vault = |uuid: &String| vaults.get(uuid).unwrap_or(uuid).clone();
@@ -191,10 +255,19 @@ fn table(response: &ListUsersResponse, vaults: &HashMap<String, String>) -> Stri
             user.passkeys.len().to_string(),
             user.sessions.len().to_string(),
             last.unwrap_or_default(),
+            user.notifications.as_ref().map(place).unwrap_or_default(),
         ]);
     }
     let lines = table.lines().map(|line| line.trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
+}
+
+fn place(place: &admin::UserNotifications) -> String {
+    let admin::UserNotifications { host, problem, .. } = place;
+    match problem {
+        None => host.clone(),
+        Some(problem) => format!("{host}: {}", visible(problem)),
+    }
 }
 
 fn state(user: &User) -> &'static str {

@@ -64,7 +64,13 @@ pub struct Config {
     pub idempotency: IdempotencySettings,
     pub evm: EvmSettings,
     pub webhooks: WebhookSettings,
+    pub notify: NotifySettings,
     pub chains: ChainSettings,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct NotifySettings {
+    pub details: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

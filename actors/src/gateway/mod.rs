@@ -72,7 +72,10 @@ pub use crate::{
     },
     deposits::sweep_counts::SweepCounts,
     process::{
-        counters::{DroppedCounts, FollowCounts, OpenTransactions, RequestCounts, WebhookCounts},
+        counters::{
+            DroppedCounts, FollowCounts, NotificationCounts, OpenTransactions, RequestCounts,
+            WebhookCounts,
+        },
         limits::{Share, Shares},
     },
 };
@@ -462,6 +465,11 @@ impl Gateway {
     /// The outcome of webhooks that this process has sent.
     pub fn webhook_counts(&self) -> WebhookCounts {
         *self.inner.services.counters.webhooks.lock()
+    }
+
+    /// The outcome of notifications that this process has sent.
+    pub fn notification_counts(&self) -> NotificationCounts {
+        *self.inner.services.counters.notifications.lock()
     }
 
     /// The chains that any process is to follow, and whether none does now.

@@ -185,6 +185,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Sweep
         | KeySpace::SweepTotal
         | KeySpace::SweepTopUp
+        | KeySpace::Notification
         | KeySpace::FirstWallet => true,
         // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
         KeySpace::VaultName
@@ -222,6 +223,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::UserPasskey
         | KeySpace::UserSession
         | KeySpace::UsedChallenges
+        | KeySpace::NotificationTarget
         | KeySpace::ConsoleKey => false,
     }
 }

@@ -86,7 +86,7 @@ impl Operation for ConfigureSweep {
             route.target = Some(target);
         }
         if let Some(webhook) = webhook {
-            route.webhook = check_url(webhook, &services.webhooks.rules)?;
+            route.webhook = check_url("webhook", webhook, &services.webhooks.rules)?;
         }
         let secret = secret(services, token.id, &route, new_webhook_secret).await?;
         if route != before || secret.is_some() {
@@ -204,8 +204,15 @@ async fn secret(
 }
 
 /// A webhook that events can be sent to; `None` for an empty one.
-fn check_url(webhook: Webhook, rules: &TargetRules) -> Result<Option<Webhook>, Fault> {
-    let refused = |problem: &str| Fault::field("webhook", problem);
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field.
+pub(super) fn check_url(
+    field: &str,
+    webhook: Webhook,
+    rules: &TargetRules,
+) -> Result<Option<Webhook>, Fault> {
+    let refused = |problem: &str| Fault::field(field, problem);
     let text = webhook.0;
     if text.is_empty() {
         return Ok(None);
@@ -238,7 +245,7 @@ mod tests {
         let rules = TargetRules {
             allow: vec!["10.0.0.0/8".parse().unwrap()],
         };
-        check_url(Webhook(text.to_owned()), &rules)
+        check_url("webhook", Webhook(text.to_owned()), &rules)
     }
 
     #[test]

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
 use super::{Operation, OperationCall};
-use crate::{lists::PageBytes, users};
+use crate::{lists::PageBytes, notifications, users};
 
 /// Lists the users of the console by their names, with their passkeys and sessions, page by page.
 pub struct ListUsers;
@@ -24,7 +24,9 @@ impl Operation for ListUsers {
             }
             let sessions = users::sessions(services, user.id).await?;
             let sessions = sessions.into_iter().map(|(_, session)| session).collect();
-            let user = users::message_of(user, sessions, now_ms)?;
+            let notifications = notifications::view(services, user.id).await?;
+            let mut user = users::message_of(user, sessions, now_ms)?;
+            user.notifications = notifications;
             if !bytes.fits(&user) {
                 break;
             }

@@ -4,11 +4,11 @@ use covault_core::{audit::AuditChain, fault::Fault, schema::admin};
 use super::{Operation, OperationCall};
 use crate::{
     audit::{self, AuditActor, AuditNote},
-    store::{Precondition, rows},
+    store::{Precondition, notification_rows, rows},
     users,
 };
 
-/// Ends an account of the console, its sessions and its link. Repeating it changes nothing. Keys that approve are not
+/// Ends an account of the console, its sessions, its link and its notifications. Repeating it changes nothing. Keys that approve are not
 /// touched: those are in rules and policies.
 pub struct RevokeUser;
 
@@ -27,6 +27,10 @@ impl Operation for RevokeUser {
             if let Some(link) = user.link.take() {
                 batch.delete(rows::user_link(&link.hash), Precondition::Any);
             }
+            batch.delete(
+                notification_rows::notification_target(user.id),
+                Precondition::Any,
+            );
             user.revoked_at_ms = Some(now_ms);
             let expected = Precondition::Version(version);
             batch.put(rows::user(user.id), expected, rows::encode(&user)?);

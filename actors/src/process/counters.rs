@@ -31,6 +31,8 @@ pub struct Counters {
     pub sweeps: Mutex<BTreeMap<FollowedChain, SweepCounts>>,
     /// The outcome of webhooks that this process has sent.
     pub webhooks: Mutex<WebhookCounts>,
+    /// The outcome of notifications that this process has sent.
+    pub notifications: Mutex<NotificationCounts>,
 }
 
 /// Requests of one kind, since the start of this process.
@@ -54,6 +56,19 @@ pub struct WebhookCounts {
     /// They were given up.
     pub dead: u64,
     /// Events that are due or wait for their next try, of all receivers; `None`: another process sends them.
+    pub waiting: Option<u64>,
+}
+
+/// The outcome of notifications that this process has sent to people since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotificationCounts {
+    /// Messages that have arrived.
+    pub delivered: u64,
+    /// Tries that have failed.
+    pub failed: u64,
+    /// What was given up.
+    pub given_up: u64,
+    /// What is to be told; `None`: another process does it.
     pub waiting: Option<u64>,
 }
 

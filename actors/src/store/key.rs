@@ -156,13 +156,17 @@ pub enum KeySpace {
     /// Chain, address, amount -> nothing: what sweeps of a deposit wallet have asked its gas wallet for. Never deleted: what
     /// is looked through again must not be told as a deposit.
     SweepTopUp = 76,
+    /// User id -> where the person is told what waits.
+    NotificationTarget = 77,
+    /// User id, request or node -> what the person was told of it, and is to be told.
+    Notification = 78,
     /// Request id -> nothing: a request that failed without signatures after signers were asked for them.
     AskedRequest = 80,
 }
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 76] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -236,6 +240,8 @@ impl KeySpace {
         Self::RequestBatch,
         Self::AllowanceBatch,
         Self::SweepTopUp,
+        Self::NotificationTarget,
+        Self::Notification,
         Self::AskedRequest,
     ];
 

@@ -9,6 +9,7 @@ mod conformance;
 pub(crate) mod deposit_rows;
 pub(crate) mod key;
 pub mod memory;
+pub(crate) mod notification_rows;
 pub mod postgres;
 pub mod redb;
 pub(crate) mod rows;

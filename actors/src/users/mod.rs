@@ -197,5 +197,6 @@ pub fn message_of(user: User, sessions: Vec<Session>, now_ms: u64) -> Result<adm
             .collect::<Result<_, _>>()?,
         sessions: sessions.map(session).collect(),
         link_expires_at_ms: link.map(|link| link.expires_at_ms),
+        notifications: None,
     })
 }

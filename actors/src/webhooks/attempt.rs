@@ -204,7 +204,7 @@ impl DeliveryAttempt {
 
 /// The pause after so many tries, in milliseconds: anything up to a length that doubles, so that what failed together
 /// does not come back together.
-pub(super) fn pause_ms(services: &Services, tries: u32) -> u64 {
+pub(crate) fn pause_ms(services: &Services, tries: u32) -> u64 {
     let settings = &services.settings;
     let [first, most] = [
         settings.webhook_retry_first_ms,

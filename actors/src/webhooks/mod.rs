@@ -24,6 +24,7 @@ mod view;
 
 use std::sync::Arc;
 
+pub(crate) use attempt::pause_ms;
 pub use deliver::WebhookDelivery;
 pub use guard::TargetRules;
 pub use published::shown_keys;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::SigningRequest;
+use super::{RequestState, SigningRequest};
 use crate::{
     amount::U256,
     approval::{
@@ -395,6 +395,20 @@ impl Consent {
         terms.map_or(0, |terms| self.under(&terms).count())
     }
 
+    /// Whether a request that waits does so for this person at `now_ms`: the rule names the person, and no approval of the
+    /// person counts.
+    pub fn asks(&self, person: &str, now_ms: u64) -> bool {
+        let terms = self.terms(now_ms);
+        let has_given = |name: &str| {
+            let mut counts = terms.iter().flat_map(|terms| self.under(terms));
+            counts.any(|it| it.person == name)
+        };
+        let is_named = self.rule.of.iter().any(|it| it.name == person);
+        // Where all have approved and a signer wants more, nobody else could help.
+        let asks_all = self.wanted.is_some() && self.rule.of.iter().all(|it| has_given(&it.name));
+        is_named && self.held_until_ms == 0 && (asks_all || !has_given(person))
+    }
+
     /// How many approvals it needs in all, as far as is known.
     pub fn required(&self, now_ms: u64) -> usize {
         let known = self.rule.needs();
@@ -489,6 +503,12 @@ impl Consent {
 }
 
 impl SigningRequest {
+    /// Whether it waits for this person at `now_ms`.
+    pub fn asks(&self, person: &str, now_ms: u64) -> bool {
+        matches!(self.state, RequestState::AwaitingApproval { .. })
+            && self.consent.asks(person, now_ms)
+    }
+
     /// What a person approves of it.
     pub fn approval(&self, terms: ApprovalTerms) -> Approval {
         Approval::new(

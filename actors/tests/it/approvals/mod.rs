@@ -7,6 +7,7 @@ mod ending;
 mod held;
 mod rule;
 mod several;
+mod telling;
 mod waiting;
 mod wanted;
 
