@@ -36,6 +36,9 @@ use crate::{
 
 pub(super) use crate::approving::visible;
 
+/// Requests that are listed in one call.
+const PENDING_PAGE: i64 = 100;
+
 /// Approve signing requests with your own key.
 ///
 /// Shows what each request does, decoded locally from the bytes that are signed, and asks for confirmation. Then
@@ -99,9 +102,6 @@ pub struct PendingArgs {
     /// Of this vault only.
     #[arg(long, value_name = "UUID")]
     vault: Option<String>,
-    /// Only those behind this one.
-    #[arg(long, value_name = "UUID")]
-    after: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -176,13 +176,21 @@ pub async fn reject(args: RejectArgs) -> anyhow::Result<()> {
 }
 
 pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {
-    let request = wire::GetPendingSigningRequestsRequest {
+    let mut request = wire::GetPendingSigningRequestsRequest {
         vault_uuid: args.vault.unwrap_or_default(),
-        after_uuid: args.after.unwrap_or_default(),
+        limit: Some(PENDING_PAGE),
         ..Default::default()
     };
     let client = args.service.client()?;
-    let answer = client.call::<GetPendingSigningRequests>(&request).await?;
+    let mut answer = wire::GetPendingSigningRequestsResponse::default();
+    loop {
+        let page = client.call::<GetPendingSigningRequests>(&request).await?;
+        answer.signing_requests.extend(page.signing_requests);
+        if page.next.is_empty() {
+            break;
+        }
+        request.after = page.next;
+    }
     if args.json {
         return answer_json(&answer);
     }

@@ -45,7 +45,8 @@ pub async fn stream(call: &ConsoleCall<'_>, who: SignedIn) -> Result<PageRespons
         .await
         .map_err(|_| Fault::unavailable("the store cannot be read now"))?;
     // Read after it listens: nothing is missed in between.
-    let (pending, _) = listing::pending(call, &who, "", listing::INBOX).await?;
+    let view = listing::InboxView::of(call, &who);
+    let (pending, _) = listing::pending(call, &who, view, "", listing::INBOX).await?;
     let pending = listing::mark(&pending);
     let guard = call.head.extensions.get::<RequestGuard>().cloned();
     let listening = PageListener {

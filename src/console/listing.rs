@@ -20,17 +20,48 @@ use super::{
 /// Requests of a page of the inbox.
 pub const INBOX: i64 = 50;
 
+/// Which requests the inbox lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboxView {
+    /// Those that wait for this person.
+    Mine,
+    /// All that wait in vaults that the person sees.
+    All,
+}
+
+impl InboxView {
+    /// The one that a call asks for. Nothing waits for who cannot approve.
+    pub fn of(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Self {
+        let may_approve = signed_in.user.role == UserRole::Approver;
+        match may_approve && call.parameter("view") != "all" {
+            true => Self::Mine,
+            false => Self::All,
+        }
+    }
+}
+
 /// What waits for people, those first that expire first.
 pub async fn inbox(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
 ) -> Result<PageResponse, PageError> {
     let names = vault_names(call, signed_in).await?;
-    let (page, mut next) = pending(call, signed_in, &call.parameter("after"), INBOX).await?;
+    let view = InboxView::of(call, signed_in);
+    let after = call.parameter("after");
+    let (page, mut next) = pending(call, signed_in, view, &after, INBOX).await?;
     if let Some(after) = &next {
-        let (more, _) = pending(call, signed_in, after, 1).await?;
-        next = next.filter(|_| !more.is_empty());
+        let (more, further) = pending(call, signed_in, view, after, 1).await?;
+        next = next.filter(|_| !more.is_empty() || further.is_some());
     }
+    let may_approve = signed_in.user.role == UserRole::Approver;
+    let (mine, more) = match view {
+        InboxView::Mine => (page.len(), next.is_some()),
+        InboxView::All if may_approve => {
+            let (mine, more) = pending(call, signed_in, InboxView::Mine, "", INBOX).await?;
+            (mine.len(), more.is_some())
+        }
+        InboxView::All => (0, false),
+    };
     let each = page.iter().map(|it| details(call, signed_in, &it.uuid));
     let mut requests = Vec::new();
     for (listed, found) in page.iter().zip(join_all(each).await) {
@@ -49,24 +80,21 @@ pub async fn inbox(
             Err(fault) => return Err(fault.into()),
         }
     }
-    let waiting = call.parameter("after").is_empty().then(|| mark(&page));
-    let mine = requests
-        .iter()
-        .filter(|it| !it.is_mine && !it.is_held)
-        .count();
+    let waiting = after.is_empty().then(|| mark(&page));
     PageResponse::page(&InboxPage {
         shell: Shell::new(signed_in, "inbox"),
-        count: match next.is_some() {
+        count: match more {
             true => format!("{mine}+"),
             false => mine.to_string(),
         },
+        is_mine: view == InboxView::Mine,
         pending: waiting,
         requests: requests
             .into_iter()
             .map(RequestView::with_few_spends)
             .collect(),
         next,
-        may_approve: signed_in.user.role == UserRole::Approver,
+        may_approve,
     })
 }
 
@@ -86,12 +114,14 @@ pub fn mark(page: &[wire::SigningRequest]) -> String {
 pub async fn pending(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
+    view: InboxView,
     after: &str,
     most: i64,
 ) -> Result<(Vec<wire::SigningRequest>, Option<String>), PageError> {
     let request = wire::GetPendingSigningRequestsRequest {
         limit: Some(most),
         after: after.to_owned(),
+        only_mine: view == InboxView::Mine,
         ..Default::default()
     };
     let answer = call.operation::<GetPendingSigningRequests>(signed_in, &request);

@@ -118,6 +118,8 @@ pub struct InboxPage {
     pub shell: Shell,
     /// How many wait for this person, `100+` where there are more.
     pub count: String,
+    /// It lists what waits for this person, and not all that waits.
+    pub is_mine: bool,
     /// Which ones this page was made of ([`super::listing::mark`]), where it is the first.
     pub pending: Option<String>,
     pub requests: Vec<RequestView>,

@@ -11,10 +11,7 @@ use covault_core::{
     schema::wire,
 };
 
-use super::{
-    Operation, OperationCall,
-    lookup::{request, request_message},
-};
+use super::{Operation, OperationCall, lookup::request_message};
 use crate::{
     commands::caller::{Caller, VaultScope, vault_in_scope},
     lists::{MAX_PAGE, PageBytes, READ_CHUNK},
@@ -24,6 +21,8 @@ use crate::{
 
 /// Vaults of which the lists are merged.
 const VAULTS: usize = 256;
+/// Requests that one page looks at, at most, to find those that wait for one person.
+const MOST_LOOKED_AT: usize = 1_000;
 /// Fewest rows of a vault that are read at once.
 const LEAST: usize = 16;
 
@@ -48,29 +47,29 @@ impl Operation for GetPendingSigningRequests {
             return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
         }
         let limit = usize::try_from(limit).map_err(Fault::bug)?;
-        let after = match (message.after.as_str(), message.after_uuid.as_str()) {
-            ("", "") => None,
-            ("", uuid) => {
-                let last = uuid.parse().map_err(|fault: Fault| fault.at("afterUuid"))?;
-                let last = request(services, caller, last).await;
-                let last = last.map_err(|fault| fault.at("afterUuid"))?;
-                Some(Place {
-                    due_ms: last.consent.due_ms(),
-                    request: last.id,
-                    vault: last.vault,
-                })
-            }
-            (next, "") => Some(Place::parse(next)?),
-            (_, _) => {
-                let problem = "cannot be combined with afterUuid";
-                return Err(Fault::field("after", problem));
+        let after = match message.after.as_str() {
+            "" => None,
+            next => Some(Place::parse(next)?),
+        };
+        let person = match (message.only_mine, &caller.person) {
+            (false, _) => None,
+            (true, Some(person)) => Some(person.name.as_str()),
+            (true, None) => {
+                let problem = "is for people of the console: an API token approves nothing";
+                return Err(Fault::field("onlyMine", problem));
             }
         };
+        let now_ms = services.now_ms();
         let mut lists = PendingLists::new(services, parts, after, limit);
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
-        let (mut turn, mut last) = (None, None);
+        let (mut turn, mut last, mut looked_at) = (None, None, 0_usize);
         let goes_on = 'list: loop {
-            let page = lists.page(limit).await?;
+            let rest = match is_whole {
+                true => limit,
+                false => limit.saturating_sub(signing_requests.len()),
+            };
+            let page = lists.page(rest).await?;
+            looked_at = looked_at.saturating_add(page.len());
             for part in page.chunks(READ_CHUNK) {
                 let key = |place: &Place| rows::request(place.request);
                 let keys: Vec<_> = part.iter().map(key).collect();
@@ -78,7 +77,9 @@ impl Operation for GetPendingSigningRequests {
                 for (place, found) in part.iter().zip(found) {
                     let id = place.request;
                     let found = skip_unreadable(found, format_args!("request {id}"))?;
-                    let Some(request) = found.flatten() else {
+                    let found = found.flatten();
+                    let found = found.filter(|it| person.is_none_or(|name| it.asks(name, now_ms)));
+                    let Some(request) = found else {
                         last = Some(*place);
                         continue;
                     };
@@ -96,11 +97,15 @@ impl Operation for GetPendingSigningRequests {
                     }
                 }
             }
-            if !is_whole || page.len() < limit {
-                break !is_whole && page.len() >= limit;
+            if page.len() < rest {
+                break false;
+            }
+            // Of many that wait for others, the next page looks at more.
+            if !is_whole && (signing_requests.len() >= limit || looked_at >= MOST_LOOKED_AT) {
+                break true;
             }
             // Long lists are for few callers at once.
-            if turn.is_none() {
+            if is_whole && turn.is_none() {
                 turn = Some(services.limits.far_pages.turn(caller.token).await?);
             }
         };

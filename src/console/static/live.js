@@ -28,7 +28,7 @@ if (live) {
     hears();
     // A browser has few connections to one place: a page that nobody sees holds none.
     if (document.hidden) return;
-    events = new EventSource('/events');
+    events = new EventSource(live.dataset.events ?? '/events');
     waits();
     events.addEventListener('open', hears);
     events.addEventListener('changed', changed);

@@ -94,6 +94,44 @@ async fn inbox__should_go_on_behind_a_page_that_large_requests_have_cut_short() 
 }
 
 #[tokio::test]
+async fn inbox__should_list_what_waits_for_this_person_and_all_in_another_view() {
+    let world = World::new().await;
+    let treasurer = world.person("treasurer", "approver", &[]).await;
+    let controller = world.person("controller", "approver", &[]).await;
+    let viewer = world.person("viewer", "viewer", &[]).await;
+    let both = [
+        ("treasurer", treasurer.line.as_str()),
+        ("controller", &controller.line),
+    ];
+    let shared = world.vault("shared", 2, &both).await;
+    let own = world.vault("own", 1, &both[..1]).await;
+    let (first, second) = (
+        world.wallet(&shared, "cash").await,
+        world.wallet(&own, "cash").await,
+    );
+    let (for_both, for_one) = (
+        world.message(&first, "for both", "").await,
+        world.message(&second, "for one", "").await,
+    );
+    let all = BTreeSet::from([for_both.clone(), for_one.clone()]);
+    let shared = BTreeSet::from([for_both]);
+    for (person, path, listed, title) in [
+        (&treasurer, "/", &all, "<title>(2) Inbox"),
+        (&controller, "/", &shared, "<title>(1) Inbox"),
+        (&controller, "/?view=all", &all, "<title>(1) Inbox"),
+        // Nothing waits for who only looks.
+        (&viewer, "/", &all, "<title>Inbox"),
+    ] {
+        let page = world.get(path, &person.cookie).await;
+        assert_eq!(named(&page, &all), *listed, "{path}: {}", page.text);
+        assert!(page.text.contains(title), "{path}: {}", page.text);
+        // The page listens to what is in it.
+        let events = page.text.contains("data-events=\"/events?view=all\"");
+        assert_eq!(events, path.contains("view"), "{}", page.text);
+    }
+}
+
+#[tokio::test]
 async fn history__should_show_a_vault_with_large_requests() {
     let (world, person, vault, uuids) = with_large_requests().await;
     for search in ["", "treasury-nothing", "nnn"] {

@@ -265,6 +265,37 @@ async fn export__should_be_whole_and_hold_no_formula() {
 }
 
 #[tokio::test]
+async fn request_page__should_say_which_function_of_a_contract_is_called_with_what() {
+    let (world, approver, _, from) = world("treasury").await;
+    let data = format!("a9059cbb{:0>64}{:064x}", TO.trim_start_matches("0x"), 7);
+    let kind = wire::create_signing_request_request::Type::EvmSendCustom(wire::EvmSendCustom {
+        chain_id: 987_654_321,
+        from: from.clone(),
+        to: "0xdAC17F958D2ee523a2206206994597C13D831ec7".into(),
+        value: "0".into(),
+        input: hex::decode(data).unwrap(),
+        gas_fee: Some(wire::EvmGas {
+            max_fee: Some("100".into()),
+            max_priority_fee: Some("1".into()),
+            gas_limit: Some("90000".into()),
+            ..Default::default()
+        }),
+        nonce: Some(0),
+    });
+    let request = wire::CreateSigningRequestRequest {
+        r#type: Some(kind),
+        ..Default::default()
+    };
+    let made = world.call::<CreateSigningRequest>(&request).await;
+    let uuid = made.signing_request.unwrap().uuid;
+    let path = format!("/requests/{uuid}");
+    let page = world.get(&path, &approver.cookie).await.text;
+    for part in ["Call of a contract", "transfer(", "uint256"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn empty_pages__should_say_what_to_do() {
     let world = World::new().await;
     let approver = world.person("treasurer", "approver", &[]).await;
@@ -273,6 +304,11 @@ async fn empty_pages__should_say_what_to_do() {
         (
             "/",
             &approver,
+            "Nothing waits for you. What clients ask for appears here",
+        ),
+        (
+            "/",
+            &operator,
             "Nothing waits for approval. What clients ask for appears here",
         ),
         ("/history", &approver, "covault vault create"),

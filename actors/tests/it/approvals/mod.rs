@@ -218,18 +218,37 @@ async fn pending(
     gateway: &Gateway,
     caller: &Caller,
     vault_uuid: &str,
-    after_uuid: &str,
+    after: &str,
     limit: i64,
 ) -> Result<Vec<String>, Fault> {
     let request = wire::GetPendingSigningRequestsRequest {
         vault_uuid: vault_uuid.into(),
         limit: Some(limit),
-        after_uuid: after_uuid.into(),
+        after: after.into(),
         ..Default::default()
     };
     let found = call::<GetPendingSigningRequests>(gateway, caller, request).await?;
     let uuids = found.signing_requests.into_iter().map(|it| it.uuid);
     Ok(uuids.collect())
+}
+
+/// All that wait, so many to a page.
+async fn all_pages(gateway: &Gateway, caller: &Caller, vault_uuid: &str, most: i64) -> Vec<String> {
+    let mut request = wire::GetPendingSigningRequestsRequest {
+        vault_uuid: vault_uuid.into(),
+        limit: Some(most),
+        ..Default::default()
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = call::<GetPendingSigningRequests>(gateway, caller, request.clone()).await;
+        let page = page.unwrap();
+        found.extend(page.signing_requests.into_iter().map(|it| it.uuid));
+        if page.next.is_empty() {
+            return found;
+        }
+        request.after = page.next;
+    }
 }
 
 /// A page, and what the next one is asked with.
