@@ -143,6 +143,56 @@ async fn lies_of_a_node__should_invent_nothing_and_lose_nothing_once_it_is_well(
     }
 }
 
+/// The lies of one node, while two others tell the truth and two have to agree: nothing is held up, either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lies_of_one_node_of_three__should_change_nothing() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let lie: Arc<Mutex<Option<Lie>>> = Arc::default();
+    let told = Arc::clone(&lie);
+    let lies = Arc::new(AtomicU64::new(0));
+    let lied = Arc::clone(&lies);
+    let liar = anvil
+        .behind(move |call| match &*told.lock().unwrap() {
+            Some((method, answer)) if call["method"] == *method => {
+                lied.fetch_add(1, Ordering::SeqCst);
+                answer.clone().map_or(Way::Lost, Way::Answered)
+            }
+            _ => Way::Open,
+        })
+        .await;
+    let urls = [liar.as_str(), &anvil.url, &anvil.url];
+    let shop = Shop::open(&receiver, &urls, 2).await;
+    let mut expected = BTreeMap::new();
+    // The last two by turns: another chain each time.
+    let fork = |number: u64| {
+        let hash = format!("0x{number:064x}");
+        json!({"number": "0x15", "hash": hash, "parentHash": hash, "timestamp": "0x1", "transactions": []})
+    };
+    for (method, answer) in [
+        ("eth_getLogs", Some(Value::Null)),
+        ("eth_getLogs", Some(json!([]))),
+        ("eth_blockNumber", Some(json!("0x1"))),
+        ("eth_blockNumber", Some(json!("0xffffff"))),
+        ("eth_getTransactionReceipt", Some(Value::Null)),
+        ("eth_getBlockByNumber", None),
+        ("eth_getBlockByNumber", Some(fork(1))),
+        ("eth_getBlockByNumber", Some(fork(2))),
+    ] {
+        *lie.lock().unwrap() = Some((method, answer));
+        let coin = pay(&anvil, &shop.address, 5).await;
+        let token = pay_token(&anvil, USDT, &shop.address, 5).await;
+        anvil.mine(10).await;
+        for of in [value(&coin), log(&token)] {
+            expected.insert(of, vec![confirmed(), finalized()]);
+        }
+        let count = 2 * expected.len();
+        shop.until("all are final", async |_| receiver.events().len() >= count)
+            .await;
+        assert_eq!(receiver.stages(), expected, "{method}");
+    }
+    assert!(lies.load(Ordering::SeqCst) >= 8);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn liar_beside_an_honest_node__should_neither_hide_nor_invent_anything() {
     let (anvil, receiver) = (node().await, Receiver::start().await);

@@ -1,5 +1,6 @@
 //! Enrolment, signing in, what each role sees.
 
+use axum::Extension;
 use covault_core::approval::ApproverLine;
 use futures::StreamExt as _;
 
@@ -259,13 +260,30 @@ async fn events__should_say_how_many_wait_and_then_what_changes() {
 
 #[tokio::test]
 async fn session__should_be_seen_and_ended_by_its_person_and_by_operators_without_revoking() {
-    let world = World::new().await;
+    let inner = World::behind(1).await;
+    let peer = Extension(Peer("10.0.0.1:4000".parse().unwrap()));
+    let app = inner.app.clone().layer(peer);
+    let world = World { app, ..inner };
     let person = world.person("treasurer", "approver", &[]).await;
-    let other = world.try_sign_in(&person.passkey, &person.handle, "").await;
-    let other = cookie_of(&other);
+    let begun = world.post("/sign-in/begin", "", &json!({})).await.json();
+    let credential = answer(&person.passkey, &begun, &person.handle);
+    let headers = [
+        ("origin", ORIGIN),
+        ("sec-fetch-site", "same-origin"),
+        ("content-type", "application/json"),
+        ("user-agent", "Test/1 <b>"),
+        ("x-forwarded-for", "192.0.2.9"),
+    ];
+    let body = json!({"token": begun["token"], "credential": credential});
+    let other = world.send("POST", "/sign-in", &headers, body.to_string());
+    let other = cookie_of(&other.await);
     let page = world.get("/account", &person.cookie).await.text;
     assert_eq!(page.matches("last seen").count(), 2, "{page}");
     assert_eq!(page.matches("<strong>Here</strong>").count(), 1, "{page}");
+    assert!(
+        page.contains("from <bdi>192.0.2.9</bdi>: <bdi>Test/1 &#60;b&#62;</bdi>"),
+        "{page}"
+    );
     let elsewhere = async |cookie: &str, form_token: &str| {
         let cookie = format!("{}={cookie}", sessions::COOKIE);
         let headers = [

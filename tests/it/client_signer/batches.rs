@@ -4,6 +4,9 @@ use serde_json::json;
 
 use super::{super::deposits::operator, *};
 
+/// In wei.
+const ETHER: u64 = 1_000_000_000_000_000_000;
+
 impl World {
     /// `covault batch`, which must succeed; what it prints.
     fn batch(&self, words: &[&str]) -> String {
@@ -12,7 +15,8 @@ impl World {
 
     /// A batch that pays this to each of two recipients: its uuid, and they.
     async fn make_batch(&self, amount: u64) -> (String, [String; 2]) {
-        let to = [1, 2].map(|number| format!("0x{:040x}", 0xa0_0000 + 0x100 * amount + number));
+        let to = [1, 2]
+            .map(|number| format!("0x{:040x}", 0xa0_0000 + 0x100 * u128::from(amount) + number));
         let row = |to: &String| json!({"address": to, "amount": amount.to_string()});
         let body = json!({"name": "salaries", "evmBatchSendNative": {"chainId": "31337", "from": self.evm,
             "recipients": to.iter().map(row).collect::<Vec<_>>()}});
@@ -48,10 +52,7 @@ fn request_of(world: &World, batch: &str) -> String {
 
 /// Batch payments by the operator's command, of which the callback decides: a yes, a no, and one that an operator rejects.
 pub async fn pay(world: &World) {
-    world
-        .anvil
-        .fund(&world.evm, 1_000_000_000_000_000_000)
-        .await;
+    world.anvil.fund(&world.evm, ETHER.into()).await;
     let key = world.key.as_str();
     let approve = |uuid: &str, total: &str| {
         world.batch(&["approve", uuid, "--total", total, "--client-signer", key])
@@ -84,6 +85,38 @@ pub async fn pay(world: &World) {
     .await;
     assert_eq!(world.program.count(&request), 1);
     world.has_paid(&to, 0).await;
+    // The batch says so itself, and that is the end of it.
+    let shown = eventually("the batch has failed", async || {
+        let shown = world.batch(&["show", &refused]);
+        shown.contains("state   failed\n").then_some(shown)
+    })
+    .await;
+    assert!(
+        shown.contains("reason ") && shown.contains("client signer"),
+        "{shown}"
+    );
+    let mut again = covault();
+    again.args(["batch", "resume", &refused, "--config"]);
+    let (done, out, err) = outcome_of(again.arg(&config));
+    assert!(!done && err.contains("cannot be resumed"), "{out}\n{err}");
+
+    // One that the wallet cannot pay is resumed when it can.
+    world.program.decide(Decision::Status("200 OK"));
+    let amount = ETHER / 10 * 6;
+    let (poor, to) = world.make_batch(amount).await;
+    approve(&poor, &(2 * amount).to_string());
+    eventually("it can be resumed", async || {
+        let shown = world.batch(&["show", &poor]);
+        shown
+            .contains("state   failed, can be resumed\n")
+            .then_some(())
+    })
+    .await;
+    world.has_paid(&to, 0).await;
+    world.anvil.fund(&world.evm, 3 * u128::from(ETHER)).await;
+    let shown = world.batch(&["resume", &poor]);
+    assert!(shown.contains("state   on its way\n"), "{shown}");
+    world.until_paid(&to, amount).await;
 
     let (rejected, to) = world.make_batch(7).await;
     let shown = world.batch(&["reject", &rejected, "--reason", "wrong month"]);
