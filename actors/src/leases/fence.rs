@@ -8,8 +8,8 @@ use covault_core::audit::AuditChain;
 
 use super::{HeldLeases, Lease, hot_rows::LeaseTerm as _};
 use crate::store::{
-    Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowChange, RowMap, RowWrite,
-    Scan, Snapshot, Store,
+    Batch, CommitError, Key, KeySpace, Precondition, ReadError, Row, RowMap, RowWrite, Scan,
+    Snapshot, Store,
 };
 
 /// Decides what is written.
@@ -144,7 +144,7 @@ pub struct UnleasedGuard;
 
 /// Whether a write needs a lease: that of a vault, or of the chain whose blocks are followed.
 fn needs_lease(write: &RowWrite) -> bool {
-    if write.change == RowChange::Check {
+    if write.change.is_check() {
         return false;
     }
     match write.key.space {

@@ -118,7 +118,7 @@ impl HotNumbers {
             {
                 change.others.push(rows::refused_name(account));
             }
-            if write.key.space != KeySpace::NonceReservation || write.change == RowChange::Check {
+            if write.key.space != KeySpace::NonceReservation || write.change.is_check() {
                 continue;
             }
             let Some((account, number)) = split_nonce_claim(&write.key) else {

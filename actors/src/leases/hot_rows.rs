@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::store::{Batch, CommitError, Key, KeySpace, Precondition, Row, RowChange};
+use crate::store::{Batch, CommitError, Key, KeySpace, Precondition, Row};
 
 /// How many rows are remembered at most, in two generations: when the young one is full, the old one is forgotten.
 /// One takes about half a kilobyte.
@@ -162,7 +162,7 @@ impl HotRows {
     pub fn change(&self, batch: &Batch, fence: Fence) -> Option<HotChange<'_>> {
         let writes = batch.writes().iter();
         let changed = writes
-            .filter(|write| is_hot(write.key.space) && write.change != RowChange::Check)
+            .filter(|write| is_hot(write.key.space) && !write.change.is_check())
             .map(|write| {
                 let latest = match write.expect {
                     Precondition::Absent => None,

@@ -537,7 +537,7 @@ async fn try_advance(
         batch.check(rows::wallet(next.wallet), Precondition::Version(version));
     }
     for stranger in extras.strangers {
-        batch.check(stranger.clone(), Precondition::Absent);
+        batch.check_once(stranger.clone(), Precondition::Absent);
     }
     if let Some(command_commit) = extras.command_commit {
         // Nothing was tried before it is stored. The answer of replaceTransaction has the same fields.

@@ -232,7 +232,13 @@ async fn commit__should_demand_absence_without_leaving_a_trace(store: &dyn Store
     ];
     let all = futures::future::join_all(all).await;
     let conflict = Err(CommitError::Conflict(key(b"absent")));
-    assert_eq!(all, [Ok(()), Ok(()), conflict]);
+    assert_eq!(all, [Ok(()), Ok(()), conflict.clone()]);
+    for (name, outcome) in [(b"absent", conflict), (b"nobody", Ok(()))] {
+        let mut once = put(b"a", Precondition::Any, b"");
+        once.check_once(key(name), Precondition::Absent);
+        assert_eq!(store.commit(once).await, outcome);
+    }
+    assert_eq!(store.get(&key(b"nobody")).await.unwrap(), None);
     assert_eq!(
         names(store, &Scan::prefix(KeySpace::Wallet, b"", 10)).await,
         [b"a".as_slice(), b"absent", b"b", b"c"]

@@ -98,6 +98,16 @@ pub enum RowChange {
     Delete,
     /// Nothing; only its expectation counts.
     Check,
+    /// Nothing; its expectation counts as if the row had been read just before: another process may
+    /// change it while the batch is being taken.
+    CheckOnce,
+}
+
+impl RowChange {
+    /// Whether the row stays as it is.
+    pub fn is_check(&self) -> bool {
+        matches!(self, Self::Check | Self::CheckOnce)
+    }
 }
 
 /// Changes that happen together or not at all. No two of them name one row.
@@ -127,6 +137,12 @@ impl Batch {
     /// Demands something of a row without changing it.
     pub fn check(&mut self, key: Key, expect: Precondition) -> &mut Self {
         self.push(key, expect, RowChange::Check)
+    }
+
+    /// As [`Batch::check`], for what could as well be read before the batch is made: another process may
+    /// change the row while the batch is being taken. That a row is absent costs less to find out so.
+    pub fn check_once(&mut self, key: Key, expect: Precondition) -> &mut Self {
+        self.push(key, expect, RowChange::CheckOnce)
     }
 
     /// Adds an entry at the end of a chain of the audit log. The store numbers and links it when it
@@ -252,7 +268,7 @@ impl Batch {
                 RowChange::Delete => {
                     rows.remove(&write.key);
                 }
-                RowChange::Check => {}
+                RowChange::Check | RowChange::CheckOnce => {}
             }
         }
         Ok(())

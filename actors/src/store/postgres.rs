@@ -1,8 +1,9 @@
 //! The store of a server: PostgreSQL, in the schema `covault` of a database.
 //!
 //! One connection writes. It takes every batch that waits into one transaction of plain SQL (group
-//! commit): it locks the rows, each batch is checked and applied on its own, in memory and in the order
-//! of arrival, and its outcome is written. Reads go through a pool of connections.
+//! commit). Each batch is checked and applied on its own, in memory and in the order of arrival: first
+//! by what the rows most likely are, which is one statement that writes if they are so; else, by the
+//! rows as they are once they are locked. Reads go through a pool of connections.
 
 mod group;
 mod question;
@@ -10,6 +11,7 @@ mod server;
 mod snapshot;
 mod transaction;
 mod writer;
+mod written_rows;
 
 use std::{
     collections::VecDeque,
@@ -41,6 +43,7 @@ use self::{
     server::{ConnectionRole, PostgresServer, ServerProblem, StatementEffect},
     snapshot::FrozenState,
     writer::PostgresWriter,
+    written_rows::WrittenRows,
 };
 use super::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store};
 
@@ -147,6 +150,7 @@ impl PostgresStore {
             waiting: VecDeque::new(),
             connection: Some(connection),
             number: 0,
+            written: WrittenRows::default(),
         };
         tokio::spawn(writer.run());
         Ok(Self { shared, jobs })

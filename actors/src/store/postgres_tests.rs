@@ -14,6 +14,9 @@ use covault_core::{
     ids::VaultId,
 };
 
+#[path = "postgres/short_commit_tests.rs"]
+mod short_commits;
+
 use super::{
     group::CommitGroup,
     transaction::{LostCommit, commit, settle},
@@ -409,40 +412,6 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
 }
 
 #[tokio::test]
-async fn commit__should_take_four_round_trips_and_a_fifth_for_what_must_stay_absent() {
-    let server = Postgres::start();
-    let url = server.database();
-    let proxy = Proxy::before(&server, &url).await;
-    let store = open(&proxy.url).await;
-    let batch = |number: u8, absent: bool| {
-        let mut batch = put(&[number], Precondition::Absent, b"new");
-        batch.put(key(b"old"), Precondition::Any, vec![number]);
-        batch.delete(key(&[number - 1]), Precondition::Any);
-        batch.append(AuditChain::Service, vec![number]);
-        if absent {
-            batch.check(key(b"never"), Precondition::Absent);
-        }
-        batch
-    };
-    // Statements are prepared once.
-    for number in [1, 2] {
-        let batch = batch(number, number == 1);
-        store.commit(batch).await.unwrap();
-    }
-    for (number, absent, trips) in [(3, false, 4), (4, true, 5)] {
-        proxy.set(Road::QuestionsLost, 100);
-        store.commit(batch(number, absent)).await.unwrap();
-        assert_eq!(100 - proxy.before.load(Ordering::SeqCst), trips);
-    }
-    // Reads come on other connections, which would be counted, too.
-    proxy.set(Road::Free, 0);
-    assert_eq!(proxy.accidents(), 0);
-    for (name, is_there) in [(&[4][..], true), (&[3], false), (b"never", false)] {
-        assert_eq!(store.get(&key(name)).await.unwrap().is_some(), is_there);
-    }
-}
-
-#[tokio::test]
 async fn commit__should_not_happen_after_it_was_given_up() {
     let server = Postgres::start();
     let url = server.database();
@@ -465,8 +434,9 @@ async fn commit__should_not_happen_after_it_was_given_up() {
     let batch = Arc::new(Mutex::new(Some(late)));
     let mut waiting = VecDeque::from([CommitJob { batch, reply }]);
     let mut late = CommitGroup::take(&mut waiting).unwrap();
-    let refused = commit(&mut session, id, 2, &mut late).await.unwrap_err();
-    assert_eq!(refused.effect, StatementEffect::Unknown);
+    let mut written = WrittenRows::default();
+    let refused = commit(&mut session, id, 2, &mut late, &mut written);
+    assert_eq!(refused.await.unwrap_err().effect, StatementEffect::Unknown);
     assert_eq!(store.get(&key(b"late")).await.unwrap(), None);
     let mut outcome = async |number| settle(&mut session, id, number).await.unwrap().0;
     assert_eq!(outcome(5).await, LostCommit::Behind);

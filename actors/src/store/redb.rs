@@ -434,7 +434,7 @@ fn apply(
             RowChange::Delete => {
                 table.remove(key.as_slice())?;
             }
-            RowChange::Check => {}
+            RowChange::Check | RowChange::CheckOnce => {}
         }
     }
     Ok(Ok(()))

@@ -123,7 +123,8 @@ pub async fn world_on_database(url: String) -> World {
     }
 }
 
-async fn opened(url: &str) -> Arc<dyn Store> {
+/// The store on the database of this URL, as a process opens it that shares it.
+pub async fn opened(url: &str) -> Arc<dyn Store> {
     let options = Options {
         url: url.into(),
         readers: 4.try_into().unwrap(),

@@ -13,7 +13,12 @@ use covault_actors::{
 
 use covault_core::schema::wire::{self, create_signing_request_request::Type as Kind};
 
-use crate::world::*;
+use crate::{
+    delayed_port::DelayedPort,
+    postgres::Postgres,
+    processes::{opened, world_on_database},
+    world::*,
+};
 
 /// Looking after others is no part of a request.
 fn is_upkeep(space: KeySpace) -> bool {
@@ -85,4 +90,28 @@ async fn a_transfer__should_go_to_the_store_four_times() {
     let told = requests.iter().map(|uuid| world.signers.recipients(uuid));
     let told: Vec<usize> = told.map(|indices| indices.len()).collect();
     assert_eq!(told, [0, 0, 0, 0, 0, 1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer__should_take_four_round_trips_to_postgres() {
+    let server = Postgres::start();
+    let url = server.database();
+    let counted = DelayedPort::to(server.port()).await;
+    let mut world = world_on_database(url.clone()).await;
+    // What follows a transaction is no part of its request, and neither is looking after leases.
+    world.settings.tracking_first_ms = 3_600_000;
+    world.settings.heartbeat_ms = 3_600_000;
+    world.settings.lease_ms = 36_000_000;
+    let gateway = world.start_on(opened(&counted.url(&url)).await).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut trips = Vec::new();
+    for number in 1..=8 {
+        let before = counted.questions();
+        transfer(&world, &gateway, &address, &format!("0x{number:040x}")).await;
+        trips.push(counted.questions() - before);
+    }
+    // The first ones prepare statements, and see how far the vault's audit log is. Something else may be done
+    // beside any of them.
+    assert_eq!(trips.iter().min(), Some(&4), "{trips:?}");
 }

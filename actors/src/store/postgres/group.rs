@@ -53,6 +53,18 @@ pub(super) struct CommitGroup {
     suspects: BTreeSet<Key>,
 }
 
+/// What one statement can commit, if the rows are as was guessed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GuessedChanges {
+    /// Rows that must be there, in these versions, and are locked as in [`GroupLocks`].
+    pub(super) own: Vec<(Key, u64)>,
+    pub(super) shared: Vec<(Key, u64)>,
+    /// Rows that must not be there.
+    pub(super) absent: BTreeSet<Key>,
+    /// What is written then: none are held, and only such as must be there are deleted.
+    pub(super) changes: GroupChanges,
+}
+
 /// The rows that a group has to lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GroupLocks {
@@ -121,6 +133,83 @@ impl CommitGroup {
         GroupLocks { own, shared }
     }
 
+    /// Decides about each batch by what its rows most likely are: as it demands, or as `written` says that this
+    /// process wrote them last. Nothing where that is not enough, or one statement cannot see to it: a chain of the
+    /// audit log whose head is not known, rows that are not there and are to stay so.
+    pub(super) fn guess<'a>(
+        &mut self,
+        written: impl Fn(&Key) -> Option<&'a Row>,
+    ) -> Option<GuessedChanges> {
+        let rows = self.likely_rows(written)?;
+        let versions = rows.iter().map(|(key, row)| (key.clone(), row.version));
+        let versions: BTreeMap<Key, u64> = versions.collect();
+        let changes = self.decide(rows);
+        // Another process may make such a row, unseen, while the statement waits for it at another one.
+        let is_there = |key: &Key| versions.contains_key(key);
+        if !changes.held.is_empty() || !changes.deletes.iter().all(is_there) {
+            return None;
+        }
+        let mut absent: BTreeSet<Key> =
+            changes.inserts.iter().map(|(key, _)| key.clone()).collect();
+        let mut there = |keys: BTreeSet<Key>| {
+            let mut there = Vec::with_capacity(keys.len());
+            for key in keys {
+                match versions.get(&key) {
+                    Some(version) => there.push((key, *version)),
+                    None => {
+                        absent.insert(key);
+                    }
+                }
+            }
+            there
+        };
+        let GroupLocks { own, shared } = self.locks();
+        let (own, shared) = (there(own), there(shared));
+        Some(GuessedChanges {
+            own,
+            shared,
+            absent,
+            changes,
+        })
+    }
+
+    /// Rows that are probably there, with their versions, and the values of heads of the audit log.
+    fn likely_rows<'a>(
+        &self,
+        written: impl Fn(&Key) -> Option<&'a Row>,
+    ) -> Option<BTreeMap<Key, Row>> {
+        if !self.suspects.is_empty() {
+            return None;
+        }
+        let (mut rows, mut seen) = (BTreeMap::new(), BTreeSet::new());
+        for (batch, _) in &self.members {
+            for write in batch.writes() {
+                // Batches add to the audit log by its chains.
+                if write.key.space == KeySpace::AuditHead {
+                    return None;
+                }
+                if !seen.insert(&write.key) {
+                    continue;
+                }
+                let demanded = match write.expect {
+                    Precondition::Version(version) => Some(version),
+                    Precondition::Absent | Precondition::Any => None,
+                };
+                let known = written(&write.key).map(|row| row.version);
+                // Versions grow: the other one is out of date.
+                if let Some(version) = demanded.max(known) {
+                    let value = Vec::new();
+                    rows.insert(write.key.clone(), Row { version, value });
+                }
+            }
+            for head in batch.chains().into_iter().map(rows::audit_head) {
+                let row = written(&head)?.clone();
+                rows.insert(head, row);
+            }
+        }
+        Some(rows)
+    }
+
     /// Decides about each batch, given which of the locked rows there are, with the values of heads
     /// of the audit log (the others' do not matter).
     pub(super) fn decide(&mut self, mut rows: BTreeMap<Key, Row>) -> GroupChanges {
@@ -130,8 +219,11 @@ impl CommitGroup {
         let decide = |(batch, _): &(Batch, _)| {
             batch.apply(&mut rows)?;
             for write in batch.writes() {
-                let relies = write.expect == Precondition::Absent
-                    || matches!(write.change, RowChange::Put(_));
+                let relies = match write.change {
+                    RowChange::Put(_) => true,
+                    RowChange::Delete | RowChange::Check => write.expect == Precondition::Absent,
+                    RowChange::CheckOnce => false,
+                };
                 if relies || write.change == RowChange::Delete {
                     *touched.entry(write.key.clone()).or_default() |= relies;
                 }
@@ -187,18 +279,19 @@ impl CommitGroup {
 pub(super) fn size(batch: &Batch) -> usize {
     let of = |write: &RowWrite| match &write.change {
         RowChange::Put(value) => write.key.bytes.len() + value.len(),
-        RowChange::Delete | RowChange::Check => write.key.bytes.len(),
+        RowChange::Delete | RowChange::Check | RowChange::CheckOnce => write.key.bytes.len(),
     };
     let entries = batch.appends().iter().map(|(_, body)| body.len());
     batch.writes().iter().map(of).chain(entries).sum()
 }
 
 /// Whether every process looks at this row in most of its batches: a client's token. (A lease is looked
-/// at by its owner alone.)
+/// at by its owner alone.) Or whether it may change while it is looked at.
 fn is_shared_read(write: &RowWrite) -> bool {
-    write.key.space == KeySpace::Token
+    let is_token = write.key.space == KeySpace::Token
         && write.change == RowChange::Check
-        && matches!(write.expect, Precondition::Version(_))
+        && matches!(write.expect, Precondition::Version(_));
+    is_token || write.change == RowChange::CheckOnce
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 #![allow(non_snake_case)]
 
-use covault_core::audit::AuditChain;
+use covault_core::audit::{AuditChain, ChainHead, LinkedEntry};
 
 use super::*;
+use crate::store::postgres::written_rows::WrittenRows;
 
 fn key(name: u8) -> Key {
     Key::new(KeySpace::Wallet, &[&[name]])
@@ -65,11 +66,109 @@ fn group__should_lock_what_it_names_and_share_tokens_that_it_only_looks_at() {
     second.put(token(2), Precondition::Version(4), vec![]);
     second.check(token(3), Precondition::Absent);
     second.append(AuditChain::Service, vec![]);
+    second.check_once(key(3), Precondition::Absent);
     let locks = group(vec![first, second]).locks();
     let head = rows::audit_head(AuditChain::Service);
     let own = [key(1), key(2), token(2), token(3), head];
     assert_eq!(locks.own, BTreeSet::from(own));
-    assert_eq!(locks.shared, BTreeSet::from([token(1)]));
+    assert_eq!(locks.shared, BTreeSet::from([key(3), token(1)]));
+}
+
+/// What was written last: rows of these names in version 4, and the head of the service's chain.
+fn written(names: &[u8]) -> (WrittenRows, ChainHead) {
+    let entry = LinkedEntry::after(None, AuditChain::Service, vec![]).unwrap();
+    let value = rows::encode(&entry.head()).unwrap();
+    let head = (rows::audit_head(AuditChain::Service), row(7, &value));
+    let mut known = WrittenRows::default();
+    known.note(GroupChanges {
+        updates: names.iter().map(|name| (key(*name), row(4, &[]))).collect(),
+        inserts: vec![head],
+        ..GroupChanges::default()
+    });
+    (known, entry.head())
+}
+
+#[test]
+fn group__should_guess_rows_as_batches_demand_and_as_they_were_written_last() {
+    let (known, head) = written(&[1, 2, 3, 6]);
+    let token = Key::new(KeySpace::Token, &[&[1]]);
+    let mut first = batch(&[1], &[]);
+    first.put(key(4), Precondition::Absent, vec![4]);
+    // It has changed since this process wrote it; it is older than what this process wrote.
+    first.put(key(2), Precondition::Version(9), vec![2]);
+    first.check(token.clone(), Precondition::Version(5));
+    first.append(AuditChain::Service, vec![1]);
+    first.check_once(key(5), Precondition::Absent);
+    let mut old = batch(&[], &[]);
+    old.put(key(3), Precondition::Version(3), vec![]);
+    let mut gone = batch(&[1], &[]);
+    gone.delete(key(6), Precondition::Any);
+    let mut group = group(vec![first, old, gone]);
+    let guessed = group.guess(|key| known.find(key)).unwrap();
+    let service = rows::audit_head(AuditChain::Service);
+    let there = [(1, 4), (2, 9), (3, 4), (6, 4)].map(|(name, version)| (key(name), version));
+    let mut own = Vec::from(there);
+    own.push((service.clone(), 7));
+    own.sort();
+    assert_eq!((guessed.own, guessed.shared), (own, vec![(token, 5)]));
+    let entry = rows::audit_entry(AuditChain::Service, head.number + 1);
+    let absent = BTreeSet::from([key(4), key(5), entry.clone()]);
+    assert_eq!(guessed.absent, absent);
+    let changes = guessed.changes;
+    let versions = |rows: Vec<(Key, Row)>| {
+        let rows = rows.into_iter().map(|(key, row)| (key, row.version));
+        BTreeMap::from_iter(rows)
+    };
+    assert_eq!(
+        versions(changes.inserts),
+        BTreeMap::from([(key(4), 1), (entry, 1)])
+    );
+    assert_eq!(
+        versions(changes.updates),
+        BTreeMap::from([(key(1), 6), (key(2), 10), (service, 8)])
+    );
+    assert_eq!((changes.deletes, changes.held), (vec![key(6)], vec![]));
+    let conflict = Err(CommitError::Conflict(key(3)));
+    assert_eq!(group.outcomes, [Ok(()), conflict, Ok(())]);
+}
+
+#[test]
+fn group__should_not_guess_where_one_statement_cannot_see_to_it() {
+    let (known, _) = written(&[1]);
+    let with = |add: &dyn Fn(&mut Batch)| {
+        let mut batch = batch(&[1], &[]);
+        add(&mut batch);
+        group(vec![batch])
+    };
+    let vault = AuditChain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]));
+    let refused: [&dyn Fn(&mut Batch); 4] = [
+        &|batch| {
+            batch.check(key(2), Precondition::Absent);
+        },
+        &|batch| {
+            batch.delete(key(2), Precondition::Any);
+        },
+        &|batch| {
+            batch.append(vault, vec![]);
+        },
+        // It adds nothing to the chain, whose value would be needed.
+        &|batch| {
+            batch.check(
+                rows::audit_head(AuditChain::Service),
+                Precondition::Version(7),
+            );
+        },
+    ];
+    for add in refused {
+        assert_eq!(with(add).guess(|key| known.find(key)), None);
+    }
+    let mut appends = with(&|batch| {
+        batch.append(AuditChain::Service, vec![]);
+    });
+    let guessed = appends.guess(|key| known.find(key)).unwrap();
+    // An entry was in the way.
+    appends.collided(guessed.changes);
+    assert_eq!(appends.guess(|key| known.find(key)), None);
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! One group in one transaction, and its outcome when the answer was lost: plain SQL.
+//!
+//! There are two ways. The short one is a single statement: it writes what was decided about rows that
+//! were guessed, if they are so. Else, the long one locks and reads the rows first.
 
 use std::collections::BTreeMap;
 
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
-    group::{CommitGroup, GroupLocks},
+    group::{CommitGroup, GroupChanges, GroupLocks, GuessedChanges},
     server::{self, StatementEffect},
+    written_rows::WrittenRows,
 };
 use crate::store::{Key, KeySpace, Row};
 
@@ -39,6 +43,41 @@ const WRITE: &str = "WITH inserted AS (INSERT INTO covault.rows (space, key, ver
 const DELETE: &str = "DELETE FROM covault.rows r \
     USING unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
     WHERE r.space = i.space AND r.key = i.key";
+/// All of a commit, if rows are as they were guessed ($1 to $6: there, in these versions; $7 and $8: not there),
+/// else nothing: it locks what is there, in the order of [`LOCK`], takes the number only if nothing is missing, and
+/// writes only if it has the number. A row that another process makes at that moment is an error, and nothing is
+/// written. So would be what was not written in full: it divides by zero. (`1 / 0` would be computed in advance.)
+const WRITE_GUESSED: &str = "WITH own AS (SELECT 1 \
+        FROM unnest($1::smallint[], $2::bytea[], $3::bigint[]) AS i(space, key, version) \
+        JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
+        WHERE r.version = i.version ORDER BY r.space, r.key FOR UPDATE OF r), \
+    shared AS (SELECT 1 \
+        FROM unnest($4::smallint[], $5::bytea[], $6::bigint[]) AS i(space, key, version) \
+        JOIN covault.rows r ON r.space = i.space AND r.key = i.key \
+        WHERE r.version = i.version ORDER BY r.space, r.key FOR SHARE OF r), \
+    locked AS (SELECT * FROM own UNION ALL SELECT * FROM shared), \
+    surplus AS (SELECT 1 FROM unnest($7::smallint[], $8::bytea[]) AS i(space, key) \
+        JOIN covault.rows r ON r.space = i.space AND r.key = i.key), \
+    numbered AS (UPDATE covault.writers SET number = $10, written = now() \
+        WHERE id = $9 AND number = $10 - 1 \
+        AND (SELECT count(*) FROM locked) = cardinality($2) + cardinality($5) \
+        AND (SELECT count(*) FROM surplus) = 0 RETURNING 1), \
+    inserted AS (INSERT INTO covault.rows (space, key, version, value) \
+        SELECT i.space, i.key, i.version, i.value \
+        FROM unnest($11::smallint[], $12::bytea[], $13::bigint[], $14::bytea[]) \
+        AS i(space, key, version, value) WHERE (SELECT count(*) FROM numbered) = 1 \
+        ORDER BY i.space, i.key RETURNING 1), \
+    updated AS (UPDATE covault.rows r SET version = i.version, value = i.value \
+        FROM unnest($15::smallint[], $16::bytea[], $17::bigint[], $18::bytea[]) \
+        AS i(space, key, version, value) WHERE r.space = i.space AND r.key = i.key \
+        AND (SELECT count(*) FROM numbered) = 1 RETURNING 1), \
+    deleted AS (DELETE FROM covault.rows r USING unnest($19::smallint[], $20::bytea[]) AS i(space, key) \
+        WHERE r.space = i.space AND r.key = i.key \
+        AND (SELECT count(*) FROM numbered) = 1 RETURNING 1) \
+    SELECT CASE (SELECT count(*) FROM numbered) WHEN 0 THEN false \
+        ELSE 1 / ((SELECT count(*) FROM inserted) = cardinality($12) \
+            AND (SELECT count(*) FROM updated) = cardinality($16) \
+            AND (SELECT count(*) FROM deleted) = cardinality($20))::integer = 1 END";
 /// It always writes, so that a commit which it tells of is on every disk that it has to be on. It waits
 /// while the commit is still being done.
 const SETTLE: &str = "UPDATE covault.writers \
@@ -61,7 +100,8 @@ impl From<sqlx::Error> for TransactionFailure {
     }
 }
 
-/// Commits a group under the next number of a writer. The group keeps what was decided.
+/// Commits a group under the next number of a writer. The group keeps what was decided, and `written` what
+/// was written.
 ///
 /// # Errors
 /// Why that failed. With [`StatementEffect::Unknown`] it may have happened, or happen later.
@@ -70,14 +110,62 @@ pub(super) async fn commit(
     writer: &str,
     number: i64,
     group: &mut CommitGroup,
+    written: &mut WrittenRows,
 ) -> Result<(), TransactionFailure> {
+    if let Some(guessed) = group.guess(|key| written.find(key))
+        && write_guessed(connection, writer, number, &guessed).await?
+    {
+        written.note(guessed.changes);
+        return Ok(());
+    }
     let mut transaction = connection.begin().await?;
     match write(&mut transaction, writer, number, group).await {
-        Ok(()) => Ok(transaction.commit().await?),
+        Ok(changes) => {
+            transaction.commit().await?;
+            written.note(changes);
+            Ok(())
+        }
         Err(failed) => {
             transaction.rollback().await?;
             Err(failed)
         }
+    }
+}
+
+/// Commits what was decided about rows that were guessed, in one statement; false when they are not so, and
+/// nothing was written.
+///
+/// # Errors
+/// As [`commit`].
+async fn write_guessed(
+    connection: &mut PgConnection,
+    writer: &str,
+    number: i64,
+    guessed: &GuessedChanges,
+) -> Result<bool, TransactionFailure> {
+    let mut write = sqlx::query_scalar::<_, bool>(WRITE_GUESSED);
+    for there in [&guessed.own, &guessed.shared] {
+        let (spaces, keys) = columns(there.iter().map(|(key, _)| key));
+        let versions = there.iter().map(|(_, version)| version.cast_signed());
+        let versions: Vec<i64> = versions.collect();
+        write = write.bind(spaces).bind(keys).bind(versions);
+    }
+    let (spaces, keys) = columns(&guessed.absent);
+    write = write.bind(spaces).bind(keys).bind(writer).bind(number);
+    let changes = &guessed.changes;
+    for rows in [&changes.inserts, &changes.updates] {
+        let rows = rows.iter().map(|(key, row)| (key, row));
+        let (spaces, keys, versions, values) = rows_as_columns(rows);
+        write = write.bind(spaces).bind(keys).bind(versions).bind(values);
+    }
+    let (spaces, keys) = columns(&changes.deletes);
+    write = write.bind(spaces).bind(keys);
+    // All of the answer: that the statement is committed comes after its row.
+    match write.fetch_all(connection).await {
+        Ok(answer) => Ok(answer == [true]),
+        // A row is there that must not be, or something cannot be stored: the long way finds out.
+        Err(error) if server::effect(&error) == StatementEffect::Unfit => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -86,7 +174,7 @@ async fn write(
     writer: &str,
     number: i64,
     group: &mut CommitGroup,
-) -> Result<(), TransactionFailure> {
+) -> Result<GroupChanges, TransactionFailure> {
     let rows = lock(connection, &group.locks()).await?;
     let changes = group.decide(rows);
     let held = changes.held.iter().map(|key| (key, HELD));
@@ -120,7 +208,7 @@ async fn write(
         let delete = sqlx::query(DELETE).bind(spaces).bind(keys);
         delete.execute(connection).await?;
     }
-    Ok(())
+    Ok(changes)
 }
 
 /// What stands where a row must not be, until the commit.

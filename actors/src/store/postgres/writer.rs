@@ -22,6 +22,7 @@ use super::{
     group::{CommitGroup, CommitJob},
     server::{self, ServerProblem, StatementEffect},
     transaction::{self, LostCommit, TransactionFailure},
+    written_rows::WrittenRows,
 };
 
 /// The pauses before something that failed is tried again.
@@ -34,6 +35,8 @@ pub(super) struct PostgresWriter {
     pub(super) connection: Option<PgConnection>,
     /// The number of the last commit of which everything is known.
     pub(super) number: i64,
+    /// What the next commit guesses by.
+    pub(super) written: WrittenRows,
 }
 
 impl PostgresWriter {
@@ -128,6 +131,7 @@ impl PostgresWriter {
             }
         }
         self.note(number);
+        self.written.clear();
         self.connection = Some(connection);
         // Sessions for reading may lead to a server that is the primary no more.
         shared.renew_pool();
@@ -194,7 +198,8 @@ impl PostgresWriter {
         let connection = self.connection.as_mut();
         let connection = connection.ok_or_else(|| unknown("there is no connection"))?;
         let next = self.number + 1;
-        let commit = transaction::commit(connection, &self.shared.id, next, group);
+        let commit =
+            transaction::commit(connection, &self.shared.id, next, group, &mut self.written);
         let done = timeout(self.shared.patience / 2, commit).await;
         done.map_err(|_| unknown("it does not answer"))??;
         self.note(next);
