@@ -39,13 +39,16 @@ pub(super) struct AttemptTimes {
 }
 
 impl AttemptTimes {
-    /// An attempt took so long, as one of so many at once.
-    pub(super) fn record(&mut self, took: Duration, at_once: u32) {
+    /// An attempt took so long, as one of so many at once. `overtaken`: how long an earlier one of the request has run that
+    /// is not done.
+    fn record(&mut self, took: Duration, overtaken: Option<Duration>, at_once: u32) {
         self.average = Some(match self.average {
             None => took,
             Some(average) => (average * (WEIGHT - 1) + took) / WEIGHT,
         });
-        let part = took / at_once.max(1);
+        // Without the slow ones that are overtaken the next would seem slow sooner, and so on. They say nothing of how long
+        // one takes that goes well.
+        let part = overtaken.unwrap_or(took) / at_once.max(1);
         match self.last.get_mut(self.next) {
             Some(place) => *place = part,
             None => self.last.push(part),
@@ -75,9 +78,17 @@ impl AttemptTimes {
 pub(super) struct SchemeTimes([AttemptTimes; CLASSES]);
 
 impl SchemeTimes {
-    pub(super) fn record(&mut self, class: usize, took: Duration, at_once: u32) {
+    /// An attempt of the class took so long, as one of so many at once. `overtaken`: how long an earlier one of the request
+    /// has run that is not done.
+    pub(super) fn record(
+        &mut self,
+        class: usize,
+        took: Duration,
+        overtaken: Option<Duration>,
+        at_once: u32,
+    ) {
         if let Some(pace) = self.0.get_mut(class) {
-            pace.record(took, at_once);
+            pace.record(took, overtaken, at_once);
         }
     }
 
@@ -136,7 +147,7 @@ mod tests {
     fn paces(class: usize, times: impl IntoIterator<Item = u64>) -> SchemeTimes {
         let mut paces = SchemeTimes::default();
         for took in times {
-            paces.record(class, ms(took), 1);
+            paces.record(class, ms(took), None, 1);
         }
         paces
     }
@@ -188,13 +199,25 @@ mod tests {
         assert_eq!(paces.second_after(0, UNMEASURED, 1_000), ms(500));
         // Also before there are many that were made in the crowd.
         for _ in 0..5 {
-            paces.record(0, ms(100), 12);
+            paces.record(0, ms(100), None, 12);
         }
         assert_eq!(paces.second_after(0, UNMEASURED, 12), ms(240));
         for _ in 0..256 {
-            paces.record(0, ms(180), 12);
+            paces.record(0, ms(180), None, 12);
         }
         assert_eq!(paces.second_after(0, UNMEASURED, 12), ms(180));
         assert_eq!(paces.second_after(0, UNMEASURED, 1), SOONEST_SECOND);
+    }
+
+    #[test]
+    fn overtaken_attempts__should_not_change_what_an_attempt_is_given() {
+        let mut paces = paces(0, [20; 60]);
+        for _ in 0..20 {
+            paces.record(0, ms(20), Some(ms(500)), 1);
+        }
+        assert_eq!(paces.average(0), Some(ms(20)));
+        assert_eq!(paces.allowance(0, UNMEASURED), ms(1_000));
+        // They were slow, and the next may be as slow.
+        assert_eq!(paces.second_after(0, UNMEASURED, 1), ms(500));
     }
 }

@@ -579,10 +579,7 @@ impl NodeRegistry {
         }
         if !team.tries_slow {
             // One of 50 would be enough to be the slowest of a hundred, after which second teams begin.
-            // Without the slow ones that are overtaken the next would seem slow sooner, and so on.
-            group
-                .paces
-                .record(ask.class, overtook.unwrap_or(took), at_once);
+            group.paces.record(ask.class, took, overtook, at_once);
         }
         group.rate.done(ask.work, took, now.into_std());
         let loads = &mut state.places.loads;
