@@ -9,6 +9,8 @@ use covault_actors::{
     settings::OrchestratorSharing,
 };
 use covault_mpc::identity::NodeIdentity;
+use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     adapters::OsEntropy,
@@ -53,9 +55,11 @@ pub fn from_config(
     identity: &NodeIdentity,
 ) -> anyhow::Result<OrchestratorSharing> {
     let cluster = &config.cluster;
+    let mut fingerprint = None;
     let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {
             let secret = files::read_secret(path).context("cluster.secret_file")?;
+            fingerprint = Some(fingerprint_of(&secret));
             let bus = RedisAccess::load(&config.bus)?.command_bus()?;
             let command_bus = RedisCommandBus::new(bus, Arc::new(OsEntropy), &secret);
             Arc::new(command_bus.with_context(|| format!("{}", path.display()))?)
@@ -71,6 +75,40 @@ pub fn from_config(
         home: Some(identity.id().0),
         monotonic: Arc::new(TokioMonotonicClock::default()),
         command_bus,
+        secret_fingerprint: fingerprint,
         runs_vaults: cluster.roles.run_vaults(),
     })
+}
+
+/// What tells a secret of 256 random bits from another one: nobody finds it by what is left of its hash.
+fn fingerprint_of(secret: &SecretString) -> [u8; 8] {
+    let mut hash = Sha256::new();
+    hash.update(b"covault cluster secret\0");
+    hash.update(
+        secret
+            .expose_secret()
+            .trim()
+            .to_ascii_lowercase()
+            .as_bytes(),
+    );
+    let mut fingerprint = [0; 8];
+    let bytes = hash.finalize();
+    fingerprint
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = from);
+    fingerprint
+}
+
+#[cfg(test)]
+#[allow(non_snake_case, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprint__should_tell_secrets_apart_and_not_how_they_are_written() {
+        let of = |text: &str| fingerprint_of(&SecretString::from(text));
+        assert_eq!(of("00ff"), of("00FF\n"));
+        assert_ne!(of("00ff"), of("00fe"));
+    }
 }

@@ -247,5 +247,6 @@ fn halt(halt: HaltReason) -> NodeHalt {
         HaltReason::Twice => NodeHalt::DuplicateIdentity,
         HaltReason::Frozen => NodeHalt::Frozen,
         HaltReason::ClientSigner => NodeHalt::ClientSigner,
+        HaltReason::Version => NodeHalt::Version,
     }
 }

@@ -105,6 +105,8 @@ pub enum NodeHalt {
     Frozen,
     /// It is a client signer: it signs what names it, and nothing else.
     ClientSigner,
+    /// Its version and that of the orchestrator are too far apart.
+    Version,
 }
 
 impl NodeView {

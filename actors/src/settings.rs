@@ -46,6 +46,9 @@ pub struct OrchestratorSharing {
     pub monotonic: Arc<dyn MonotonicClock>,
     /// How commands get to the orchestrator that has their vault.
     pub command_bus: Arc<dyn CommandBus>,
+    /// Tells the secret that all orchestrators of a store share from another one, and says nothing else of it; `None`:
+    /// there is none.
+    pub secret_fingerprint: Option<[u8; 8]>,
     /// Whether vaults run here. Otherwise this process only passes commands on, and answers
     /// questions from the store.
     pub runs_vaults: bool,
@@ -58,6 +61,7 @@ impl Default for OrchestratorSharing {
             home: None,
             monotonic: Arc::new(TokioMonotonicClock::default()),
             command_bus: Arc::new(MemoryCommandBus::new()),
+            secret_fingerprint: None,
             runs_vaults: true,
         }
     }

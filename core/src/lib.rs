@@ -29,4 +29,5 @@ pub mod testing;
 pub mod token;
 pub mod turns;
 pub mod user;
+pub mod version;
 pub mod wallet;

@@ -314,6 +314,8 @@ pub enum HaltReason {
     Frozen,
     /// It is a client signer: it signs what names it, and nothing else.
     ClientSigner,
+    /// Its version and that of the process that hears it are too far apart.
+    Version,
 }
 
 /// Node to node: what do you know of me?

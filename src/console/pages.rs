@@ -60,6 +60,9 @@ pub fn halt_in_words(halt: &str) -> String {
         "clockWrong" => "its clock is wrong",
         "claimsMissing" => "entries are missing from its claims file: refresh its vaults",
         "frozen" => "frozen by its administrator",
+        "versionTooFar" => {
+            "its version and this program's are too far apart: upgrade the older one"
+        }
         "clientSigner" => "a client signer: it signs only what names it",
         other => other,
     }

@@ -20,6 +20,7 @@ use super::{
     lease_store::{MAX_LEASES_PER_COMMIT, leases, of_no_vault, release, take, take_all},
     member, member_of,
     members::MemberTable,
+    told::{self, ToldMisfits, VaultMove},
 };
 use crate::{
     nodes,
@@ -65,6 +66,7 @@ pub struct LeaseManagerState {
     rounds: u32,
     moving: BTreeSet<LeaseScope>,
     told_nodes: Option<Vec<covault_core::order::NodeId>>,
+    told_misfits: ToldMisfits,
     failures: u32,
 }
 
@@ -92,6 +94,7 @@ impl Actor for LeaseManager {
             rounds: ROUNDS_PER_FULL_SCAN,
             moving: BTreeSet::new(),
             told_nodes: None,
+            told_misfits: ToldMisfits::default(),
             failures: 0,
         })
     }
@@ -213,16 +216,7 @@ impl LeaseManagerState {
         let services = &self.services;
         let held_leases = &services.held_leases;
         let began_ms = services.monotonic.elapsed_ms();
-        let row = MemberRow {
-            name: services.name.clone(),
-            home: services.home,
-            since_ms: self.since_ms,
-            at_ms: services.now_ms(),
-            moves: held_leases.moves(),
-            leaving: self.leaving,
-            follows: services.chains.followed().collect(),
-            sends_webhooks: services.webhooks.keys.is_some(),
-        };
+        let row = self.row();
         let key = member(held_leases.me());
         let expect = match self.version {
             Some(version) => Precondition::Version(version),
@@ -243,6 +237,22 @@ impl LeaseManagerState {
         self.version = Some(version);
         held_leases.seen(version, began_ms);
         Ok(())
+    }
+
+    fn row(&self) -> MemberRow {
+        let services = &self.services;
+        MemberRow {
+            name: services.name.clone(),
+            home: services.home,
+            since_ms: self.since_ms,
+            at_ms: services.now_ms(),
+            moves: services.held_leases.moves(),
+            leaving: self.leaving,
+            follows: services.chains.followed().collect(),
+            sends_webhooks: services.webhooks.keys.is_some(),
+            version: told::THIS_VERSION.to_owned(),
+            secret_fingerprint: services.secret_fingerprint,
+        }
     }
 
     /// An earlier process with the same home is dead: its leases need not be waited for.
@@ -275,8 +285,14 @@ impl LeaseManagerState {
         });
         let most_ms = services.settings.heartbeat_ms.saturating_mul(2);
         self.members.observe(rows, now_ms, most_ms);
-        let eligible = self.members.eligible(services.settings.lease_ms);
-        services.held_leases.set_eligible(eligible);
+        let lease_ms = services.settings.lease_ms;
+        services
+            .held_leases
+            .set_eligible(self.members.eligible(lease_ms));
+        let (own, me) = (self.row(), services.held_leases.me());
+        let others = self.members.writing(lease_ms);
+        self.told_misfits
+            .tell(&own, others.filter(|(id, _)| *id != me));
         Ok(())
     }
 
@@ -354,6 +370,11 @@ impl LeaseManagerState {
             }
             self.heartbeat().await?;
         }
+        let scopes = wanted.iter().map(|(scope, _)| *scope);
+        let taken: Vec<_> = scopes
+            .filter(|scope| self.services.held_leases.get(*scope).is_some())
+            .collect();
+        told::tell(&self.services, VaultMove::TakenOver, &taken).await;
         Ok(())
     }
 
@@ -416,8 +437,11 @@ fn hand_over(
             // Nothing is written from now on, also when they do not answer.
             join_all(scopes.iter().map(|scope| ended(directory, *scope))).await;
         }
-        if let Err(fault) = release(&services, &leases).await {
-            tracing::warn!(vaults = leases.len(), ?fault, "failed to release leases");
+        match release(&services, &leases).await {
+            Ok(_) => told::tell(&services, VaultMove::HandedOver, &scopes).await,
+            Err(fault) => {
+                tracing::warn!(vaults = leases.len(), ?fault, "failed to release leases");
+            }
         }
         let _ = myself.cast(Msg::Moved(scopes));
     });

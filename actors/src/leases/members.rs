@@ -20,6 +20,8 @@ struct ObservedMember {
     quiet_ms: u64,
     /// For how long it has been seen, in milliseconds.
     known_ms: u64,
+    /// It has written its row since it was first seen: it is no row that a dead one has left behind.
+    has_written: bool,
 }
 
 /// See the module.
@@ -49,6 +51,7 @@ impl MemberTable {
                     member,
                     quiet_ms: 0,
                     known_ms: 0,
+                    has_written: false,
                 },
                 Some(seen) => ObservedMember {
                     quiet_ms: if seen.version == version {
@@ -57,6 +60,7 @@ impl MemberTable {
                         0
                     },
                     known_ms: seen.known_ms.saturating_add(passed),
+                    has_written: seen.has_written || seen.version != version,
                     version,
                     member,
                 },
@@ -70,6 +74,13 @@ impl MemberTable {
         self.seen
             .get(&id)
             .is_some_and(|seen| seen.quiet_ms < lease_ms)
+    }
+
+    /// Those that have written their row while they were looked at, and are alive.
+    pub fn writing(&self, lease_ms: u64) -> impl Iterator<Item = (OrchestratorId, &MemberRow)> {
+        let writing = self.seen.iter();
+        let writing = writing.filter(move |(_, seen)| seen.has_written && seen.quiet_ms < lease_ms);
+        writing.map(|(id, seen)| (*id, &seen.member))
     }
 
     /// Those that are alive and may be given something, sorted.
@@ -150,6 +161,8 @@ mod tests {
             leaving: false,
             follows: Vec::new(),
             sends_webhooks: false,
+            version: String::new(),
+            secret_fingerprint: None,
         };
         (id(number), version, member)
     }
@@ -177,6 +190,21 @@ mod tests {
             let vault = LeaseScope::Vault(VaultId::from_bytes([1; 16]));
             assert_eq!(members.preferred(vault, &all), preferred(vault, all));
         }
+    }
+
+    #[test]
+    fn writing__should_be_those_whose_row_has_changed_since_it_was_first_seen() {
+        let mut members = MemberTable::default();
+        // The second one died before this one started.
+        members.observe([row(1, 7), row(2, 7)], 10_000, MOST);
+        assert_eq!(members.writing(LEASE).count(), 0);
+        members.observe([row(1, 8), row(2, 7)], 11_000, MOST);
+        let writing: Vec<_> = members.writing(LEASE).map(|(id, _)| id).collect();
+        assert_eq!(writing, [id(1)]);
+        for second in 2..=8 {
+            members.observe([row(1, 8), row(2, 7)], 10_000 + second * 1_000, MOST);
+        }
+        assert_eq!(members.writing(LEASE).count(), 0, "it has died");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod lease_store;
 mod manager;
 mod members;
 mod placement;
+mod told;
 
 use covault_core::{
     deposit::transfer::FollowedChain,
@@ -63,6 +64,10 @@ pub struct MemberRow {
     pub follows: Vec<FollowedChain>,
     /// It has a key to sign webhooks with.
     pub sends_webhooks: bool,
+    /// The version of its program.
+    pub version: String,
+    /// Tells its cluster secret from another one; `None`: it has none.
+    pub secret_fingerprint: Option<[u8; 8]>,
 }
 
 impl MemberRow {

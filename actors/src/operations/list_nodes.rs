@@ -98,6 +98,7 @@ fn halt_name(halt: NodeHalt) -> &'static str {
         NodeHalt::DuplicateIdentity => "runsTwice",
         NodeHalt::Frozen => "frozen",
         NodeHalt::ClientSigner => "clientSigner",
+        NodeHalt::Version => "versionTooFar",
     }
 }
 

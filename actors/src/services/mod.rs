@@ -113,6 +113,8 @@ pub struct Shared {
     pub name: String,
     /// What no other process has at the same time.
     pub home: Option<[u8; 32]>,
+    /// Tells the secret that all orchestrators share from another one.
+    pub secret_fingerprint: Option<[u8; 8]>,
     /// Whether vaults run here.
     pub runs_vaults: bool,
     pub signers: Arc<dyn SignerCluster>,
@@ -151,6 +153,7 @@ impl Services {
             monotonic: sharing.monotonic,
             name: sharing.name,
             home: sharing.home,
+            secret_fingerprint: sharing.secret_fingerprint,
             runs_vaults: sharing.runs_vaults,
             signers,
             clock,

@@ -810,6 +810,8 @@ fn leases__should_stay_readable() {
         leaving: true,
         follows: vec![FollowedChain::Evm(1), FollowedChain::Tron],
         sends_webhooks: true,
+        version: "0.1.0".into(),
+        secret_fingerprint: Some([3; 8]),
     };
     check("member-v1", &member);
     let node = NodeView {

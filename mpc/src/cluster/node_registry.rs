@@ -1,6 +1,7 @@
 //! The nodes: which exist, which are live, and which were slow.
 
 pub(super) mod places;
+mod versions;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -16,7 +17,7 @@ use covault_core::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use self::places::SignerPlaces;
+use self::{places::SignerPlaces, versions::THIS_VERSION};
 use super::{
     NodeStatus,
     select_signers::AttemptFailures,
@@ -90,6 +91,10 @@ impl KnownNode {
             at_ms,
             left: leaving,
         }
+    }
+
+    fn works_with_us(&self) -> bool {
+        versions::works_with_us(&self.version)
     }
 
     /// Whether its operator has frozen the vault, or all.
@@ -298,16 +303,26 @@ impl NodeRegistry {
                 if known.boot != announced.boot {
                     tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node has restarted");
                 }
+                if known.version != announced.version {
+                    versions::tell(&node, &announced.name, &announced.version);
+                }
                 *known = announced;
             }
             None => {
                 tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node announced itself");
+                versions::tell(&node, &announced.name, &announced.version);
                 state.known.insert(node, announced);
             }
         }
     }
 
+    /// Whether it can be asked for anything.
     fn is_live(&self, known: &KnownNode) -> bool {
+        known.works_with_us() && self.is_heard(known)
+    }
+
+    /// Whether it announces itself.
+    fn is_heard(&self, known: &KnownNode) -> bool {
         let now_ms = self.clock.now_ms();
         // What it says by its own clock counts as well: a bus that holds announcements back could
         // show a node for as long as it has some left.
@@ -358,7 +373,7 @@ impl NodeRegistry {
             .map(|(id, known)| NodeStatus {
                 id: *id,
                 name: known.name.clone(),
-                live: self.is_live(known),
+                live: self.is_heard(known),
                 last_seen_ms: known.heard_ms,
                 version: known.version.clone(),
                 keys: known.keys,
@@ -384,9 +399,22 @@ impl NodeRegistry {
         if duplicate_ms.is_some_and(|duplicate_ms| now_ms.abs_diff(duplicate_ms) < DUPLICATE_MS) {
             halted.push(HaltReason::Twice);
         }
+        if known.is_some_and(|known| !known.works_with_us()) {
+            halted.push(HaltReason::Version);
+        }
         halted.sort_unstable();
         halted.dedup();
         halted
+    }
+
+    /// Nodes that announce themselves with a version that does not fit, each with that version.
+    fn of_other_versions<'a>(&self, nodes: &'a [NodeId]) -> Vec<(&'a NodeId, String)> {
+        let state = lock(&self.state);
+        let version = |node: &'a NodeId| {
+            let known = state.known.get(node).filter(|known| self.is_heard(known))?;
+            (!known.works_with_us()).then(|| (node, known.version.clone()))
+        };
+        nodes.iter().filter_map(version).collect()
     }
 
     /// `node-2 (ssh-ed25519 AAAA...)`, or the line alone while the name is unknown.
@@ -475,6 +503,8 @@ impl NodeRegistry {
             .into_iter()
             .filter(|(_, halts)| halts.as_slice() != [HaltReason::ClientSigner])
             .collect();
+        let other_versions = self.of_other_versions(holders);
+        let is_of_other = |node: &&NodeId| other_versions.iter().any(|(other, _)| other == node);
         let (silent, culprits) = (failures.silent(), failures.culprits());
         let refused: Vec<&NodeId> = failures.refusals().map(|(node, _)| node).collect();
         let accused: Vec<&NodeId> = culprits
@@ -485,6 +515,7 @@ impl NodeRegistry {
             .iter()
             .filter(|node| !refused.contains(node) && !accused.contains(node))
             .filter(|node| !frozen.contains(node) && !client_signers.contains(node))
+            .filter(|node| !is_of_other(node))
             .filter(|node| !self.live(node) || silent.contains(node))
             .collect();
         let absent = missing
@@ -492,6 +523,7 @@ impl NodeRegistry {
             .saturating_add(accused.len())
             .saturating_add(refused.len())
             .saturating_add(frozen.len())
+            .saturating_add(other_versions.len())
             .saturating_add(client_signers.len());
         let others = absent.saturating_sub(client_signers.len());
         let enough = holders.len().saturating_sub(absent) >= needed;
@@ -508,6 +540,12 @@ impl NodeRegistry {
         };
         list("frozen by their operators (covault node thaw)", &frozen);
         list("missing", &missing);
+        for (node, version) in &other_versions {
+            list(
+                &format!("of version {version}, too far from {THIS_VERSION} (docs/upgrading.md)"),
+                &[node],
+            );
+        }
         list("signing only what names them", &client_signers);
         list("check the clocks of", &self.out_of_time(&missing));
         for (title, halt) in [

@@ -94,6 +94,10 @@ fn advice(halted: &str) -> &'static str {
         "clientSigner" => {
             "is a client signer: it signs what names it as callbackClientSignerPublicKey, and nothing else."
         }
+        "versionTooFar" => {
+            "is asked for nothing: its version and that of the orchestrator are too far apart. Upgrade the older one \
+             (docs/upgrading.md)."
+        }
         _ => "does not sign, for a reason that this version does not know.",
     }
 }

@@ -27,7 +27,7 @@ fn announcement(at_ms: u64) -> Announcement {
         at_ms,
         leaving: false,
         boot: [1; 16],
-        version: "1".into(),
+        version: THIS_VERSION.into(),
         keys: 0,
         bans: Vec::new(),
         count: 1,
@@ -570,4 +570,46 @@ fn node_registry__should_have_a_place_for_holders_when_unadmitted_nodes_fill_it(
     assert_eq!(node_registry.nodes().len(), MAX_NODES);
     assert!(node_registry.nodes().iter().any(|node| node.id == early));
     assert!(node_registry.live(&late) && node_registry.live(&number(2_499)));
+}
+
+#[test]
+fn node_of_a_version_too_far__should_be_heard_and_asked_for_nothing() {
+    let (clock, node_registry) = node_registry();
+    let nodes = [NodeId([1; 32]), NodeId([2; 32])];
+    let now_ms = clock.now_ms();
+    node_registry.heard(nodes[0], announcement(now_ms));
+    let far = Announcement {
+        version: "0.9.0".into(),
+        ..announcement(now_ms)
+    };
+    node_registry.heard(nodes[1], far);
+    assert!(node_registry.live(&nodes[0]) && !node_registry.live(&nodes[1]));
+    let shown = node_registry.nodes();
+    let of = |id: NodeId| shown.iter().find(|node| node.id == id).unwrap();
+    assert!(of(nodes[0]).live && of(nodes[0]).halted.is_empty());
+    assert!(of(nodes[1]).live, "it is there");
+    assert_eq!(of(nodes[1]).halted, [HaltReason::Version]);
+    // Who wants its signature is told what to do.
+    let fault = node_registry.too_few(&nodes, 2, &AttemptFailures::default(), None);
+    let sentence = fault.message();
+    assert!(
+        sentence.starts_with(
+            "not enough signers: 1 of 2 needed answered; of version 0.9.0, too far from"
+        ),
+        "{sentence}"
+    );
+    assert!(
+        sentence.contains("docs/upgrading.md") && !sentence.contains("missing"),
+        "{sentence}"
+    );
+    // It is used again once it was upgraded.
+    clock.0.store(now_ms + 1, Ordering::Relaxed);
+    node_registry.heard(nodes[1], announcement(now_ms + 1));
+    assert!(
+        node_registry.live(&nodes[1])
+            && node_registry
+                .nodes()
+                .iter()
+                .all(|node| node.halted.is_empty())
+    );
 }

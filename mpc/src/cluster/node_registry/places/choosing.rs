@@ -118,7 +118,10 @@ impl NodeRegistry {
             known.is_some_and(|known| self.is_live(known) && !known.is_frozen(vault))
                 && halted.iter().all(|halt| match halt {
                     HaltReason::Claims | HaltReason::ClientSigner => true,
-                    HaltReason::Clock | HaltReason::Twice | HaltReason::Frozen => false,
+                    HaltReason::Clock
+                    | HaltReason::Twice
+                    | HaltReason::Frozen
+                    | HaltReason::Version => false,
                 })
         };
         // A client signer that is not named is not waited for either.
