@@ -75,6 +75,7 @@ use crate::{
     },
     config::{PageOrigin, ShownSetting},
     shutdown::StopSignal,
+    telemetry::ACCESS,
 };
 
 /// The largest body: a hundred approvals, and what a passkey signs.
@@ -258,7 +259,12 @@ async fn serve(State(console): State<Arc<Console>>, request: Request) -> Respons
     let status = response.status();
     measured.answered(status);
     let ms = api.clock.now_ms().saturating_sub(began);
-    tracing::info!(request_id = id, %method, path, status = status.as_u16(), ms, "console");
+    let (code, is_ours) = (status.as_u16(), status.is_server_error());
+    if is_ours {
+        tracing::info!(target: ACCESS, request_id = id, %method, path, status = code, ms, "console");
+    } else {
+        tracing::debug!(target: ACCESS, request_id = id, %method, path, status = code, ms, "console");
+    }
     response
 }
 

@@ -4,7 +4,10 @@ use axum::http::HeaderMap;
 use covault_core::fault::Class;
 use tonic::{Code, Status, metadata::MetadataMap};
 
-use crate::api::{self, admission::CallRefusal, headers};
+use crate::{
+    api::{self, admission::CallRefusal, headers},
+    telemetry::ACCESS,
+};
 
 /// The status of a call that was refused or failed, which the log gets too.
 pub fn of(refusal: impl Into<CallRefusal>, request_id: &str) -> Status {
@@ -14,7 +17,7 @@ pub fn of(refusal: impl Into<CallRefusal>, request_id: &str) -> Status {
     if matches!(code, Code::Internal | Code::Unavailable) {
         tracing::error!(request_id, ?code, error_code, field, ?fault, "call failed");
     } else {
-        tracing::info!(request_id, ?code, error_code, field, ?fault, "call refused");
+        tracing::debug!(target: ACCESS, request_id, ?code, error_code, field, ?fault, "call refused");
     }
     let mut metadata = HeaderMap::new();
     headers::mark_error(&fault, error_code, &mut metadata);

@@ -13,7 +13,10 @@ use covault_core::{
 };
 use serde::Serialize;
 
-use crate::api::{self, admission::CallRefusal, headers};
+use crate::{
+    api::{self, admission::CallRefusal, headers},
+    telemetry::ACCESS,
+};
 
 /// Below it, errors have the shape of the sweep API.
 const SWEEP: &str = "/v1/sweep";
@@ -171,7 +174,8 @@ impl HttpError {
                 "request failed"
             );
         } else {
-            tracing::info!(
+            tracing::debug!(
+                target: ACCESS,
                 request_id,
                 status,
                 error_code,

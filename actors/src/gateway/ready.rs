@@ -25,8 +25,14 @@ impl Readiness {
             return found.clone();
         }
         let found = probe(services).await;
-        if let Err(fault) = &found {
-            tracing::warn!(?fault, "not ready: the store cannot be written");
+        // Asked again and again: said once per change.
+        let was_ready = !matches!(&*last, Some((_, Err(_))));
+        match &found {
+            Err(fault) if was_ready => {
+                tracing::warn!(?fault, "not ready: the store cannot be written");
+            }
+            Ok(()) if !was_ready => tracing::info!("ready again: the store can be written"),
+            _ => {}
         }
         *last = Some((services.now_ms(), found.clone()));
         found

@@ -553,7 +553,7 @@ async fn try_advance(
         Err(CommitError::Conflict(key)) => return Err(AdvanceError::Conflict(key)),
         Err(error) => return Err(AdvanceError::Fatal(error.into())),
     }
-    if matches!(next.state, RequestState::Failed { .. }) {
+    if let RequestState::Failed { code, .. } = &next.state {
         // The reason may hold addresses and amounts: it is for those who may see the request.
         let (request_id, vault) = (next.id, next.vault);
         let kind = payload.map(Payload::kind);
@@ -569,6 +569,7 @@ async fn try_advance(
                 request = %request_id,
                 %vault,
                 kind,
+                class = ?code,
                 during = state.name(),
                 "a request has failed; covault request show says why"
             ),
