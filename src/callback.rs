@@ -358,7 +358,7 @@ mod tests {
             key_file,
         };
         let tls = ServerTls::load(&settings).unwrap().unwrap();
-        let acceptor = tls.acceptor(b"http/1.1").unwrap();
+        let acceptor = tls.acceptor(&[b"http/1.1"]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/", listener.local_addr().unwrap());
         let serving = tokio::spawn(async move {

@@ -33,7 +33,7 @@ fn forwarded() -> ForwardedCommand {
             token: TokenId::from_bytes([1; 16]),
             vaults: VaultScope::All,
             access: TokenAccess::Full,
-            operator: false,
+            admin: None,
             request_id: "r".into(),
             person: None,
         },

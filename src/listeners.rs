@@ -3,10 +3,16 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use axum::Router;
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{ConsoleSettings, PageOrigin, ShownSetting, TlsSettings},
+    config::{AdminAddress, ConsoleSettings, PageOrigin, ShownSetting, TlsSettings},
+    http::{
+        server::{self, HttpVersion, ServerLimits},
+        socket::{LocalSocket, ServerSocket},
+    },
+    shutdown::StopSignal,
     tls::ServerTls,
 };
 
@@ -16,6 +22,8 @@ pub struct ApiListeners {
     pub http: TcpListener,
     /// gRPC, where it is wanted.
     pub grpc: Option<TcpListener>,
+    /// Where operators call, in a process that serves the API.
+    pub admin: Option<AdminListener>,
     /// The console, where there is one.
     pub console: Option<(TcpListener, PageOrigin)>,
     /// The settings that it shows.
@@ -24,9 +32,61 @@ pub struct ApiListeners {
     pub tls: Option<ServerTls>,
 }
 
+/// Where operators call.
+pub struct AdminListener {
+    /// What it accepts connections on.
+    socket: ServerSocket,
+    /// Where commands reach it: `unix:/PATH`, or a URL.
+    pub url: String,
+}
+
+impl AdminListener {
+    async fn bind(address: &AdminAddress, has_tls: bool) -> anyhow::Result<Self> {
+        Ok(match address {
+            AdminAddress::Network(address) => {
+                let listener = listen(address).await?;
+                let url = url_of(listener.local_addr()?, has_tls);
+                Self {
+                    socket: listener.into(),
+                    url,
+                }
+            }
+            AdminAddress::Socket(path) => Self {
+                socket: ServerSocket::Local(LocalSocket::bind(path)?),
+                url: address.to_string(),
+            },
+        })
+    }
+
+    /// Serves operators until `stop`: REST and gRPC. They are few, and need few connections.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub async fn serve(
+        self,
+        router: Router,
+        tls: Option<ServerTls>,
+        patience: ServerLimits,
+        stop: StopSignal,
+    ) -> anyhow::Result<()> {
+        let most = ServerLimits::OPERATORS.max_connections;
+        let limits = ServerLimits {
+            max_connections: patience.max_connections.min(most),
+            max_per_address: None,
+            ..patience
+        };
+        let tls = match &self.socket {
+            ServerSocket::Network(_) => tls,
+            // What stays on this machine needs none.
+            ServerSocket::Local(_) => None,
+        };
+        server::serve(self.socket, tls, router, HttpVersion::Either, limits, stop).await
+    }
+}
+
 impl ApiListeners {
     /// Listens for HTTP, for gRPC where `grpc` says, which learns the address of HTTP, and for the console; empty:
-    /// nowhere.
+    /// nowhere. [`ApiListeners::listen_for_operators`] comes once the data folder is this process's.
     ///
     /// # Errors
     /// When an address is invalid or in use, or the certificate cannot be used.
@@ -52,10 +112,21 @@ impl ApiListeners {
         Ok(Self {
             http,
             grpc,
+            admin: None,
             console,
             settings: Vec::new(),
             tls,
         })
+    }
+
+    /// Listens for operators as well. The folder of their socket must be there.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub async fn listen_for_operators(&mut self, address: &AdminAddress) -> anyhow::Result<()> {
+        let listener = AdminListener::bind(address, self.tls.is_some()).await;
+        self.admin = Some(listener.context("serve.admin_listen")?);
+        Ok(())
     }
 
     /// Where gRPC is reached: `IP:PORT`, or nothing.
@@ -65,6 +136,16 @@ impl ApiListeners {
     pub fn grpc_address(&self) -> anyhow::Result<Option<SocketAddr>> {
         let address = self.grpc.as_ref().map(TcpListener::local_addr);
         address.transpose().context("where gRPC listens")
+    }
+}
+
+/// The URL of a listener for programs on the same machine.
+pub fn url_of(address: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    match (address.ip().is_unspecified(), address.is_ipv6()) {
+        (true, true) => format!("{scheme}://[::1]:{}", address.port()),
+        (true, false) => format!("{scheme}://127.0.0.1:{}", address.port()),
+        (false, _) => format!("{scheme}://{address}"),
     }
 }
 

@@ -35,6 +35,7 @@ mod sockets;
 mod store_meter;
 mod telemetry;
 mod tls;
+mod token_files;
 mod units;
 mod webhooks;
 mod wiring;

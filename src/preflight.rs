@@ -11,14 +11,19 @@ use crate::{
     abis, bus_check,
     callback::http_url,
     chain_nodes,
-    config::{Config, ServeSettings, StoreKind},
-    files, identities,
+    config::{AdminAddress, Config, ServeSettings, StoreKind},
+    files,
+    http::socket::LocalSocket,
+    identities,
     redis_access::RedisAccess,
     sharing,
+    token_files::{ADMIN_TOKEN, PLATFORM_TOKEN},
     webhooks::{self, KEY_FILE},
-    wiring::{self, ADMIN_TOKEN, PLATFORM_TOKEN},
+    wiring,
 };
 
+/// Where the admin API listens.
+const ADMIN_LISTEN: &str = "serve.admin_listen";
 /// The shortest token that a person may have put into a file, in bytes.
 const LEAST_TOKEN: usize = 16;
 /// What is in the folder of a signer node, and of an orchestrator.
@@ -48,13 +53,17 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
         was_made(config, identity.is_some())?;
     }
     tokens(serve)?;
+    let socket = admin_socket(config)?;
     let identity_file = serve.identity_file();
     let made = [serve.data_dir.as_path(), &identity_file];
-    for (setting, path) in [
+    let admin_token = serve
+        .admin_file_token
+        .then(|| (ADMIN_TOKEN, serve.admin_token_file()));
+    let socket = socket.map(|path| (ADMIN_LISTEN, path));
+    for (setting, path) in admin_token.into_iter().chain(socket).chain([
         (PLATFORM_TOKEN, serve.platform_token_file()),
-        (ADMIN_TOKEN, serve.admin_token_file()),
         (KEY_FILE, config.webhooks.key_file(&serve.data_dir)),
-    ] {
+    ]) {
         has_folder(setting, &path, &made)?;
     }
     let folder = serve.data_dir.display();
@@ -66,6 +75,24 @@ pub async fn serve(config: &Config, redis: &RedisAccess) -> anyhow::Result<()> {
     // The bus says itself that it is away, and tries again.
     bus_check::check(redis, identity.map(|identity| identity.id())).await?;
     Ok(())
+}
+
+/// The socket of the admin API, where it listens on one.
+fn admin_socket(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+    if !config.cluster.roles.serve_api() {
+        return Ok(None);
+    }
+    let address = config.serve.admin_address();
+    match address.map_err(|problem| anyhow::anyhow!("{ADMIN_LISTEN}: {problem}"))? {
+        AdminAddress::Network(_) => Ok(None),
+        AdminAddress::Socket(path) => {
+            // Who else works in the data folder is found by its lock.
+            if !path.starts_with(std::path::absolute(&config.serve.data_dir)?) {
+                LocalSocket::check(&path).context(ADMIN_LISTEN)?;
+            }
+            Ok(Some(path))
+        }
+    }
 }
 
 /// Refuses a start by mistake in another folder, or without its disk: a new orchestrator is made on purpose.
@@ -133,6 +160,9 @@ fn tokens(serve: &ServeSettings) -> anyhow::Result<()> {
         Ok(Some(token))
     };
     let platform = read(serve.platform_token_file(), PLATFORM_TOKEN)?;
+    if !serve.admin_file_token {
+        return Ok(());
+    }
     let admin = read(serve.admin_token_file(), ADMIN_TOKEN)?;
     if serve.platform_token_file() == serve.admin_token_file() {
         bail!(
@@ -156,7 +186,7 @@ fn has_folder(setting: &str, path: &Path, made: &[&Path]) -> anyhow::Result<()> 
     let Some(folder) = path.parent() else {
         return Ok(());
     };
-    let here = |path: &Path| path.strip_prefix(".").unwrap_or(path).to_owned();
+    let here = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let made = made.iter().any(|path| here(path).starts_with(here(folder)));
     let is_made = folder.as_os_str().is_empty() || made;
     ensure!(

@@ -70,17 +70,17 @@ impl ServerTls {
         Ok(Some(tls))
     }
 
-    /// What makes TLS of a connection on which `protocol` (ALPN, RFC 7301) is spoken.
+    /// What makes TLS of a connection on which one of `protocols` (ALPN, RFC 7301) is spoken.
     ///
     /// # Errors
     /// When TLS cannot be set up at all.
-    pub fn acceptor(&self, protocol: &[u8]) -> anyhow::Result<TlsAcceptor> {
+    pub fn acceptor(&self, protocols: &[&[u8]]) -> anyhow::Result<TlsAcceptor> {
         let certificate: Arc<dyn ResolvesServerCert> = self.0.clone();
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(certificate);
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }

@@ -37,9 +37,9 @@ use crate::{
     abis,
     adapters::{OsEntropy, SystemClock},
     api::{
-        Api,
+        Api, ApiSide,
         admission::{Admission, AdmissionLimits, CallRate},
-        auth::{Tokens, new_token},
+        auth::Tokens,
     },
     callback::HttpCallback,
     chain_nodes,
@@ -57,6 +57,7 @@ use crate::{
     signers::ClusterSigners,
     sockets::SocketShares,
     store_meter::MeteredStore,
+    token_files::TokenPair,
     webhooks,
 };
 
@@ -264,30 +265,6 @@ pub fn reread(current: &CurrentPolicy, read: impl Fn() -> anyhow::Result<Policy>
     }
 }
 
-/// The tokens of the orchestrator, made on first start.
-pub struct TokenPair {
-    pub platform: SecretString,
-    pub admin: SecretString,
-}
-
-/// Loads or makes the tokens.
-///
-/// # Errors
-/// When the files can be neither read nor made.
-pub fn tokens(serve: &ServeSettings) -> anyhow::Result<TokenPair> {
-    let of = |path: PathBuf, setting: &'static str| {
-        files::secret_or_new(&path, || new_token(&OsEntropy)).context(setting)
-    };
-    Ok(TokenPair {
-        platform: of(serve.platform_token_file(), PLATFORM_TOKEN)?,
-        admin: of(serve.admin_token_file(), ADMIN_TOKEN)?,
-    })
-}
-
-/// The settings of the files.
-pub const PLATFORM_TOKEN: &str = "serve.platform_token_file";
-pub const ADMIN_TOKEN: &str = "serve.admin_token_file";
-
 /// An orchestrator that runs, and its API.
 pub struct RunningOrchestrator {
     pub gateway: Gateway,
@@ -395,7 +372,7 @@ pub async fn orchestrator(
             let cluster = Arc::clone(&cluster);
             Box::new(move || cluster.bus_reachable())
         },
-        tokens: Tokens::new(&tokens.platform, &tokens.admin),
+        tokens: Tokens::new(&tokens.platform, tokens.admin.as_ref()),
         admission: Admission::new(&terms(serve, &config.limits)),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
@@ -457,6 +434,15 @@ pub async fn store_of_orchestrator(config: &Config) -> anyhow::Result<Arc<dyn St
         StoreKind::Postgres if config.store.url.is_empty() => "store.url_file",
         StoreKind::Postgres => "store.url",
     };
+    if config.store.kind == StoreKind::Postgres && !config.serve.init {
+        let made = PostgresStore::is_made(&postgres_options(config, alone)?).await;
+        // A wrong database would be a new service, in which no vault is.
+        anyhow::ensure!(
+            made.map_err(explain).context(setting)?,
+            "{setting}: the database holds no store of Covault. If there was one, name its database or restore it; to make a new \
+             one, start once with covault serve --init (or set serve.init = true)"
+        );
+    }
     let store = store(config, alone).await.context(setting)?;
     Ok(Arc::new(MeteredStore(store)))
 }
@@ -478,16 +464,20 @@ pub async fn store(config: &Config, alone: bool) -> anyhow::Result<Arc<dyn Store
                  one into the other: move the file away to start with an empty PostgreSQL store",
                 file.display()
             );
-            let options = postgres::Options {
-                url: store_url(&config.store)?,
-                readers: config.store.connections,
-                patience: Duration::from_millis(config.store.timeout_ms),
-                alone,
-            };
+            let options = postgres_options(config, alone)?;
             let store = PostgresStore::open(options).await.map_err(explain)?;
             Ok(Arc::new(store))
         }
     }
+}
+
+fn postgres_options(config: &Config, alone: bool) -> anyhow::Result<postgres::Options> {
+    Ok(postgres::Options {
+        url: store_url(&config.store)?,
+        readers: config.store.connections,
+        patience: Duration::from_millis(config.store.timeout_ms),
+        alone,
+    })
 }
 
 /// Where PostgreSQL is.
@@ -535,11 +525,12 @@ impl RunningOrchestrator {
     pub async fn serve(self, listeners: ApiListeners, mut stop: StopSignal) -> anyhow::Result<()> {
         let (left, end) = watch::channel(false);
         let rest = if self.roles.serve_api() {
-            http::router(&self.api, &end).map_err(explain)?
+            http::router(&self.api, ApiSide::Clients, &end).map_err(explain)?
         } else {
             http::health_router(&self.api)
         };
-        let grpc = grpc::router(&self.api, self.longest_call, &end).map_err(explain)?;
+        let grpc = grpc::router(&self.api, ApiSide::Clients, self.longest_call, &end);
+        let grpc = grpc.map_err(explain)?;
         let gateway = self.gateway.clone();
         let leaving = async move {
             shutdown::requested(&mut stop).await;
@@ -557,6 +548,14 @@ impl RunningOrchestrator {
             };
             server::serve(listener, tls, router, protocol, limits, end)
         };
+        let admin = match listeners.admin {
+            None => None,
+            Some(admin) => {
+                let router = http::operators_router(&self.api, self.longest_call, &end);
+                let (router, tls) = (router.map_err(explain)?, listeners.tls.clone());
+                Some(admin.serve(router, tls, self.patience, end.clone()))
+            }
+        };
         let proxies = self.api.trusted_proxies;
         let rest = serve(listeners.http, rest, HttpVersion::Http1, proxies);
         let grpc = listeners
@@ -567,12 +566,6 @@ impl RunningOrchestrator {
             let pages = console::router(&self.api, origin, listeners.settings, &end);
             serve(listener, pages, HttpVersion::Http1, proxies)
         });
-        let served = |listener| async move {
-            match listener {
-                Some(served) => served.await,
-                None => Ok(()),
-            }
-        };
         let questions = async {
             if let Some(questions) = self.cluster.questions() {
                 let (cluster, gateway) = (Arc::clone(&self.cluster), self.gateway.clone());
@@ -580,8 +573,23 @@ impl RunningOrchestrator {
             }
             anyhow::Ok(())
         };
-        tokio::try_join!(leaving, rest, served(grpc), served(console), questions)?;
+        tokio::try_join!(
+            leaving,
+            rest,
+            served(grpc),
+            served(admin),
+            served(console),
+            questions
+        )?;
         self.gateway.stop().await;
         Ok(())
+    }
+}
+
+/// Waits for a listener, where there is one.
+async fn served(listener: Option<impl Future<Output = anyhow::Result<()>>>) -> anyhow::Result<()> {
+    match listener {
+        Some(served) => served.await,
+        None => Ok(()),
     }
 }

@@ -62,8 +62,13 @@ impl AuditActor {
         Self {
             who: match &caller.person {
                 Some(person) => user(&person.name),
-                None if caller.operator => "operator".to_owned(),
-                None => token(caller.token),
+                None => match &caller.admin {
+                    Some(admin) => match &admin.token {
+                        Some(name) => format!("admin:{name}"),
+                        None => "operator".to_owned(),
+                    },
+                    None => token(caller.token),
+                },
             },
             call: caller.request_id.clone(),
         }

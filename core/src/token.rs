@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-pub use self::text::{LENGTH, kind_of, make};
+pub use self::text::{LENGTH, is_token, make};
 use crate::{
     fault::{Class, Fault},
     field,
@@ -30,22 +30,53 @@ pub enum TokenKind {
     Platform,
     /// Deposit and watch addresses.
     Sweep,
+    /// The admin API, as far as the role goes.
+    Admin(AdminRole),
 }
 
 impl TokenKind {
-    /// `platform` or `sweep`.
+    /// `platform`, `sweep` or `admin`.
     pub fn name(self) -> &'static str {
         match self {
             TokenKind::Platform => "platform",
             TokenKind::Sweep => "sweep",
+            TokenKind::Admin(_) => "admin",
         }
     }
 
-    /// The kind of a name.
-    pub fn parse(name: &str) -> Option<Self> {
-        [TokenKind::Platform, TokenKind::Sweep]
-            .into_iter()
-            .find(|kind| kind.name() == name)
+    /// The role of an admin token; `None` for the others.
+    pub fn role(self) -> Option<AdminRole> {
+        match self {
+            TokenKind::Platform | TokenKind::Sweep => None,
+            TokenKind::Admin(role) => Some(role),
+        }
+    }
+
+    /// The kind of a name, and of the name of a role: empty but for admin tokens.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`], field `kind` or `role`.
+    pub fn parse(name: &str, role: &str) -> Result<Self, Fault> {
+        let kind = match name {
+            "admin" => {
+                let role = AdminRole::parse(role).ok_or_else(|| {
+                    Fault::field(
+                        "role",
+                        "must be operator, auditor or viewer for an admin token",
+                    )
+                })?;
+                return Ok(TokenKind::Admin(role));
+            }
+            "platform" => TokenKind::Platform,
+            "sweep" => TokenKind::Sweep,
+            _ => {
+                return Err(Fault::field("kind", "must be platform, sweep or admin"));
+            }
+        };
+        if role.is_empty() {
+            return Ok(kind);
+        }
+        Err(Fault::field("role", "is for admin tokens only"))
     }
 
     /// What its tokens begin with.
@@ -53,6 +84,53 @@ impl TokenKind {
         match self {
             TokenKind::Platform => "cvp_",
             TokenKind::Sweep => "cvs_",
+            TokenKind::Admin(_) => "cva_",
+        }
+    }
+}
+
+/// What an admin token may do. Each role may do what the ones after it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminRole {
+    /// Everything: changes vaults, nodes, tokens and users, and backs up the store.
+    Operator,
+    /// Looks, and reads the audit log.
+    Auditor,
+    /// Looks.
+    Viewer,
+}
+
+impl AdminRole {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Operator, Self::Auditor, Self::Viewer];
+
+    /// `operator`, `auditor` or `viewer`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Auditor => "auditor",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// The role of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// What operations let it do.
+    pub fn access(self) -> TokenAccess {
+        match self {
+            Self::Operator => TokenAccess::Full,
+            Self::Auditor | Self::Viewer => TokenAccess::ReadOnly,
+        }
+    }
+
+    /// Whether it reads the audit log.
+    pub fn reads_audit_log(self) -> bool {
+        match self {
+            Self::Operator | Self::Auditor => true,
+            Self::Viewer => false,
         }
     }
 }
@@ -102,6 +180,11 @@ impl Cidr {
     /// Whether an address is in it. An IPv4 address within IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
+    }
+
+    /// Whether every address of another one is in it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
     }
 }
 
@@ -265,6 +348,35 @@ impl ApiToken {
             TokenVaults::Only(vaults) => vaults.contains(&vault),
         }
     }
+
+    /// Refuses a new admin token that could be used for longer than this one, or from elsewhere: who has one must not
+    /// get past its limits by making another.
+    ///
+    /// # Errors
+    /// [`Class::Forbidden`] naming the field.
+    pub fn check_made(&self, new: &NewToken) -> Result<(), Fault> {
+        let refused = |sentence: &str| Err(Fault::new(Class::Forbidden, sentence));
+        if new.kind.role().is_none() {
+            return Ok(());
+        }
+        let outlasts = match (self.expires_at_ms, new.expires_at_ms) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(own), Some(new)) => new > own,
+        };
+        if outlasts {
+            return refused(
+                "expiresAtMs: an admin token cannot make one that expires later than itself",
+            );
+        }
+        let is_within = |new: &Cidr| self.allow.iter().any(|own| own.covers(new));
+        if !self.allow.is_empty() && !new.allow.iter().all(is_within) {
+            return refused(
+                "allow: an admin token cannot make one that is allowed from more addresses than itself",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// A token that is to be made, as an operator wants it.
@@ -324,6 +436,22 @@ impl NewToken {
         }
         if self.expires_at_ms.is_some_and(|expires| expires <= now_ms) {
             return Err(Fault::field("expiresAtMs", "is in the past"));
+        }
+        if self.kind.role().is_some() {
+            // What opens the service is never open to all by having been left out.
+            if self.expires_at_ms.is_none() {
+                return Err(Fault::field(
+                    "expiresAtMs",
+                    "is required for an admin token",
+                ));
+            }
+            if self.allow.is_empty() {
+                return Err(Fault::field(
+                    "allow",
+                    "is required for an admin token: the addresses that it may be used from, 127.0.0.1 for the socket of \
+                     the admin API",
+                ));
+            }
         }
         Ok(())
     }

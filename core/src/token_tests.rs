@@ -40,10 +40,15 @@ fn make__should_write_a_token_that_scanners_know() {
             count,
             "cvp_003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf0UQPkl",
         ),
+        (
+            TokenKind::Admin(AdminRole::Viewer),
+            count,
+            "cva_003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf2M03Iz",
+        ),
     ] {
         let token = token(kind, random);
         assert_eq!(token, expected);
-        assert_eq!((token.len(), kind_of(&token)), (LENGTH, Some(kind)));
+        assert_eq!((token.len(), is_token(&token)), (LENGTH, true));
     }
 }
 
@@ -56,7 +61,7 @@ fn make__should_hide_the_token_from_debug() {
 }
 
 #[test]
-fn kind_of__should_refuse_other_texts() {
+fn is_token__should_refuse_other_texts() {
     let good = token(TokenKind::Platform, [9; 32]);
     for bad in [
         String::new(),
@@ -70,7 +75,7 @@ fn kind_of__should_refuse_other_texts() {
         format!("cvp_{}", "é".repeat(24)) + "0",
         "f".repeat(64),
     ] {
-        assert_eq!(kind_of(&bad), None, "{bad}");
+        assert!(!is_token(&bad), "{bad}");
     }
 }
 
@@ -84,17 +89,17 @@ proptest! {
     ) {
         let text = token(TokenKind::Sweep, random);
         prop_assert_eq!(text.len(), LENGTH);
-        prop_assert_eq!(kind_of(&text), Some(TokenKind::Sweep));
+        prop_assert!(is_token(&text));
         prop_assert_eq!(random == other, text == token(TokenKind::Sweep, other));
         // One wrong character never passes: CRC-32 finds every burst of up to 32 bits.
         let mut wrong = text.clone();
         wrong.replace_range(at..=at, &with);
-        prop_assert_eq!(kind_of(&wrong).is_some(), wrong == text);
+        prop_assert_eq!(is_token(&wrong), wrong == text);
     }
 
     #[test]
-    fn kind_of__should_take_any_text(text in ".{0,80}") {
-        prop_assert_eq!(kind_of(&text), None);
+    fn is_token__should_take_any_text(text in ".{0,80}") {
+        prop_assert!(!is_token(&text));
     }
 }
 
@@ -304,4 +309,100 @@ fn make__should_draw_anew_for_every_token() {
     let next = Next(AtomicU8::new(0));
     let tokens = [make(TokenKind::Sweep, &next), make(TokenKind::Sweep, &next)];
     assert_ne!(tokens[0].expose_secret(), tokens[1].expose_secret());
+}
+
+/// An admin token that is open to nobody in particular.
+fn new_admin() -> NewToken {
+    NewToken {
+        name: "anna".into(),
+        kind: TokenKind::Admin(AdminRole::Operator),
+        allow: vec![cidr("127.0.0.1"), cidr("192.0.2.0/24")],
+        expires_at_ms: Some(100),
+        ..new()
+    }
+}
+
+#[test]
+fn kind__should_have_a_role_for_admin_tokens_alone() {
+    for role in AdminRole::ALL {
+        let kind = TokenKind::parse("admin", role.name()).unwrap();
+        assert_eq!((kind.role(), kind.prefix()), (Some(role), "cva_"));
+        assert_eq!(
+            role.access() == TokenAccess::Full,
+            role == AdminRole::Operator
+        );
+    }
+    assert_eq!(TokenKind::parse("sweep", "").unwrap(), TokenKind::Sweep);
+    for (kind, role, start) in [
+        ("admin", "", "role: must be"),
+        ("admin", "root", "role: must be"),
+        ("platform", "viewer", "role: is for admin tokens only"),
+        ("Admin", "viewer", "kind: must be"),
+        ("", "", "kind: must be"),
+    ] {
+        let fault = TokenKind::parse(kind, role).unwrap_err();
+        assert!(fault.message().starts_with(start), "{start} {fault}");
+    }
+    assert!(!AdminRole::Viewer.reads_audit_log() && AdminRole::Auditor.reads_audit_log());
+}
+
+#[test]
+fn admin_token__should_say_from_where_and_for_how_long() {
+    assert!(new_admin().check(10).is_ok());
+    for (token, start) in [
+        (
+            NewToken {
+                expires_at_ms: None,
+                ..new_admin()
+            },
+            "expiresAtMs: is required",
+        ),
+        (
+            NewToken {
+                allow: vec![],
+                ..new_admin()
+            },
+            "allow: is required",
+        ),
+    ] {
+        let fault = token.check(10).unwrap_err();
+        assert!(fault.message().starts_with(start), "{start} {fault}");
+    }
+}
+
+#[test]
+fn admin_token__should_not_make_one_that_reaches_further() {
+    let own = new_admin().record(TokenHash::of("a"), 1);
+    let made = |change: fn(&mut NewToken)| {
+        let mut token = new_admin();
+        change(&mut token);
+        own.check_made(&token)
+    };
+    assert!(made(|_| ()).is_ok());
+    let narrower: fn(&mut NewToken) = |new| {
+        new.allow = vec![cidr("192.0.2.128/25")];
+        new.expires_at_ms = Some(99);
+        new.kind = TokenKind::Admin(AdminRole::Viewer);
+    };
+    assert!(made(narrower).is_ok());
+    // Tokens of other APIs are judged by their own rules.
+    assert!(
+        made(|new| {
+            new.kind = TokenKind::Platform;
+            new.allow = vec![];
+            new.expires_at_ms = None;
+        })
+        .is_ok()
+    );
+    let wider: [(fn(&mut NewToken), &str); 4] = [
+        (|new| new.expires_at_ms = Some(101), "expiresAtMs: "),
+        (|new| new.expires_at_ms = None, "expiresAtMs: "),
+        (|new| new.allow.push(cidr("192.0.2.0/23")), "allow: "),
+        (|new| new.allow.push(cidr("::1")), "allow: "),
+    ];
+    for (change, start) in wider {
+        let fault = made(change).unwrap_err();
+        assert_eq!(fault.class(), &Class::Forbidden);
+        assert!(fault.message().starts_with(start), "{start} {fault}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use covault_actors::gateway::{Caller, VaultScope};
+use covault_actors::gateway::{AdminCaller, Caller, VaultScope};
 use covault_core::{
     fault::{Class, Fault},
     port::Entropy,
@@ -13,20 +13,20 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{Api, Credentials};
 
-/// The two tokens of files: the admin token, and the platform token that reaches every vault. Only
+/// The two tokens of files: the admin token, where it is in use, and the platform token that reaches every vault. Only
 /// their hashes are kept. All others are in the store.
 #[derive(Clone)]
 pub struct Tokens {
     platform: TokenHash,
-    admin: TokenHash,
+    admin: Option<TokenHash>,
 }
 
 impl Tokens {
     /// Keeps the hashes of the two tokens.
-    pub fn new(platform: &SecretString, admin: &SecretString) -> Self {
+    pub fn new(platform: &SecretString, admin: Option<&SecretString>) -> Self {
         Self {
             platform: TokenHash::of(platform.expose_secret()),
-            admin: TokenHash::of(admin.expose_secret()),
+            admin: admin.map(|admin| TokenHash::of(admin.expose_secret())),
         }
     }
 
@@ -34,7 +34,7 @@ impl Tokens {
     fn opens(&self, presented: &TokenHash) -> Option<Audience> {
         // Both are compared, whole, whatever the outcome of the first.
         let platform = presented.matches(&self.platform);
-        let admin = presented.matches(&self.admin);
+        let admin = (self.admin.as_ref()).is_some_and(|admin| presented.matches(admin));
         match (platform, admin) {
             (true, _) => Some(Audience::Platform),
             (_, true) => Some(Audience::Admin),
@@ -57,13 +57,15 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
             token: hash.id(),
             vaults: VaultScope::All,
             access: TokenAccess::Full,
-            operator: opens == Audience::Admin,
+            admin: (opens == Audience::Admin).then(AdminCaller::unnamed),
             request_id: credentials.request_id.to_owned(),
             person: None,
         });
     }
     // What was never one of ours is refused without asking the store.
-    token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
+    if !token::is_token(token) {
+        return Err(Fault::unauthenticated());
+    }
     stored(api, &hash, &credentials).await
 }
 
@@ -77,6 +79,7 @@ async fn stored(
     let opens = match record.kind {
         TokenKind::Platform => Audience::Platform,
         TokenKind::Sweep => Audience::Sweep,
+        TokenKind::Admin(_) => Audience::Admin,
     };
     check_audience(opens, credentials.audience)?;
     if !record.allows(credentials.address) {
@@ -94,7 +97,10 @@ async fn stored(
             TokenVaults::Only(vaults) => VaultScope::Only(vaults),
         },
         access: record.access,
-        operator: false,
+        admin: record.kind.role().map(|role| AdminCaller {
+            role,
+            token: Some(record.name),
+        }),
         request_id: credentials.request_id.to_owned(),
         person: None,
     })
@@ -153,16 +159,16 @@ fn check_audience(opens: Audience, asked: Audience) -> Result<(), Fault> {
             return Err(Fault::unauthenticated());
         }
         (Audience::Admin, Audience::Platform) => {
-            "the admin token is not valid for the platform API; use a platform token"
+            "an admin token is not valid for the platform API; use a platform token"
         }
         (Audience::Sweep, Audience::Platform) => {
             "a sweep token is not valid for the platform API; use a platform token"
         }
         (Audience::Platform, Audience::Admin) => {
-            "a platform token is not valid for the admin API; use the admin token"
+            "a platform token is not valid for the admin API; use an admin token"
         }
         (Audience::Sweep, Audience::Admin) => {
-            "a sweep token is not valid for the admin API; use the admin token"
+            "a sweep token is not valid for the admin API; use an admin token"
         }
     };
     Err(Fault::new(Class::Forbidden, sentence))
@@ -184,7 +190,7 @@ mod tests {
     fn tokens__should_know_their_own_and_no_others() {
         let tokens = Tokens::new(
             &SecretString::from("platform"),
-            &SecretString::from("admin"),
+            Some(&SecretString::from("admin")),
         );
         let opens = |token: &str| tokens.opens(&TokenHash::of(token));
         assert_eq!(opens("platform"), Some(Audience::Platform));
@@ -192,6 +198,10 @@ mod tests {
         for token in ["", "platfor", "platform ", "PLATFORM"] {
             assert_eq!(opens(token), None);
         }
+        // Turned off: then no text is the admin token.
+        let off = Tokens::new(&SecretString::from("platform"), None);
+        assert_eq!(off.opens(&TokenHash::of("admin")), None);
+        assert_eq!(off.opens(&TokenHash::of("")), None);
     }
 
     #[test]

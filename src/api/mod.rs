@@ -31,6 +31,26 @@ use self::{
 /// What is said while the bus is away.
 pub const BUS_AWAY: &str = "the bus cannot be reached";
 
+/// Whose listener it is: neither side has the operations of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApiSide {
+    /// Clients of the platform and sweep APIs.
+    Clients,
+    /// Operators, who call the admin API.
+    Operators,
+}
+
+impl ApiSide {
+    /// Whether its listeners have the operations of an audience.
+    pub fn has(self, audience: Audience) -> bool {
+        let is_of_operators = match audience {
+            Audience::Platform | Audience::Sweep => false,
+            Audience::Admin => true,
+        };
+        is_of_operators == (self == Self::Operators)
+    }
+}
+
 /// What the API needs.
 pub struct Api {
     /// The door to everything else.

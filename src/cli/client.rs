@@ -8,35 +8,43 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use covault_actors::operations::{self, Operation};
-use covault_core::schema::json;
+use covault_core::schema::{json, service::Audience};
 use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
     api::headers::CODE,
     config::{
-        Config, ServeSettings,
+        AdminAddress, Config,
         credentials::{ADDRESS, service_of_environment},
     },
     files,
+    listeners::url_of,
     tls::pinned_client,
     wiring::explain,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Where the admin API listens.
+const ADMIN_LISTEN: &str = "serve.admin_listen";
+/// What the path of a socket is written after.
+const UNIX: &str = "unix:";
+/// What calls over a socket name as their host, which nobody looks up.
+const OVER_SOCKET: &str = "http://localhost";
 
-/// Where the orchestrator is: its configuration file, or its URL and the admin token.
+/// Where the orchestrator is: its configuration file, or the URL of its admin API and an admin token.
 #[derive(Debug, clap::Args)]
 pub struct ConnectionArgs {
-    /// The orchestrator's configuration file, on the machine that it runs on.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
+    /// The orchestrator's configuration file, on the machine that it runs on: its admin API (serve.admin_listen) is called.
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
     config: Option<PathBuf>,
-    /// The orchestrator's URL, e.g. http://127.0.0.1:8080. Where neither this nor --config is given, COVAULT_ADDR and
-    /// COVAULT_TOKEN_FILE count.
-    #[arg(long, value_name = "URL", requires = "token_file", value_parser = service_url)]
+    /// The orchestrator's admin API: unix:/PATH of its socket, or a URL, e.g. https://10.20.0.21:8083. Where neither this
+    /// nor --config is given, COVAULT_ADDR and COVAULT_TOKEN_FILE count.
+    #[arg(long, value_name = "URL", requires = "token_file", value_parser = admin_url)]
     url: Option<String>,
-    /// The file that holds the admin token.
-    #[arg(long, value_name = "FILE", requires = "url")]
+    /// The file that holds an admin token (covault token create --kind admin). With --config: in place of the token that the
+    /// first start has made.
+    #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
@@ -60,18 +68,22 @@ impl PlatformConnectionArgs {
     /// # Errors
     /// When configuration or token cannot be read.
     pub fn client(self) -> anyhow::Result<AdminClient> {
-        let connection = ConnectionArgs {
-            config: self.config,
-            url: self.url,
-            token_file: self.token_file,
-        };
-        connection.connect(ServeSettings::platform_token_file)
+        if let (Some(url), Some(token_file)) = (self.url, self.token_file) {
+            return AdminClient::new(&url, &token_file, client_builder());
+        }
+        let (config, _) = Config::load(self.config.as_deref())?;
+        let listen = ("serve.listen", config.serve.listen.as_str());
+        let (base, builder) = on_this_machine(&config, listen)?;
+        AdminClient::new(&base, &config.serve.platform_token_file(), builder)
     }
 }
 
 /// The API of one orchestrator.
 pub struct AdminClient {
+    /// What paths are put behind.
     base: String,
+    /// The same for people.
+    shown: String,
     token: SecretString,
     http: reqwest::Client,
 }
@@ -99,14 +111,13 @@ impl PlatformArgs {
     /// # Errors
     /// When the token cannot be read.
     pub fn client(self) -> anyhow::Result<AdminClient> {
-        // A redirect would take the token with it.
-        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-        Ok(AdminClient {
-            base: self.url.trim_end_matches('/').to_owned(),
-            token: files::read_token(&self.token_file)?,
-            http: builder.build()?,
-        })
+        AdminClient::new(&self.url, &self.token_file, client_builder())
     }
+}
+
+fn client_builder() -> reqwest::ClientBuilder {
+    // A redirect would take the token with it.
+    reqwest::Client::builder().redirect(reqwest::redirect::Policy::none())
 }
 
 impl ConnectionArgs {
@@ -141,39 +152,67 @@ impl ConnectionArgs {
         if !self.is_named()
             && let Some((url, token_file)) = service_of_environment()?
         {
-            self.url = Some(service_url(&url).map_err(|problem| anyhow!("{ADDRESS}: {problem}"))?);
-            self.token_file = Some(token_file);
+            self.url = Some(admin_url(&url).map_err(|problem| anyhow!("{ADDRESS}: {problem}"))?);
+            self.token_file.get_or_insert(token_file);
         }
-        self.connect(ServeSettings::admin_token_file)
+        match (self.url, self.token_file) {
+            (Some(url), Some(token_file)) => AdminClient::new(&url, &token_file, client_builder()),
+            (_, token_file) => Self::configured(self.config.as_deref(), token_file),
+        }
     }
 
-    fn connect(self, token: fn(&ServeSettings) -> PathBuf) -> anyhow::Result<AdminClient> {
-        // A redirect would take the token with it.
-        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-        let (base, token_file, builder) = match (self.url, self.token_file) {
-            (Some(url), Some(token_file)) => {
-                (url.trim_end_matches('/').to_owned(), token_file, builder)
-            }
-            _ => {
-                let (config, _) = Config::load(self.config.as_deref())?;
-                let certificate = &config.tls.certificate_file;
-                let tls = !certificate.as_os_str().is_empty();
-                let base = local_url(&config.serve.listen, tls)?;
-                // It is on this machine: no proxy in between, and not the name that its certificate is for.
-                let builder = builder.no_proxy();
-                let builder = if tls {
-                    builder.tls_backend_preconfigured(pinned_client(certificate)?)
-                } else {
-                    builder
-                };
-                (base, token(&config.serve), builder)
-            }
+    /// A client of the orchestrator that has this configuration, on this machine.
+    fn configured(
+        config: Option<&Path>,
+        token_file: Option<PathBuf>,
+    ) -> anyhow::Result<AdminClient> {
+        let (config, _) = Config::load(config)?;
+        let serve = &config.serve;
+        let token_file = match token_file {
+            Some(file) => file,
+            None if serve.admin_file_token => serve.admin_token_file(),
+            None => bail!(
+                "serve.admin_file_token is false: name the file of your admin token with --token-file (covault token create \
+                 --kind admin)"
+            ),
         };
-        Ok(AdminClient {
-            base,
-            token: files::read_token(&token_file)?,
-            http: builder.build()?,
-        })
+        let address = serve.admin_address();
+        match address.map_err(|problem| anyhow!("{ADMIN_LISTEN}: {problem}"))? {
+            socket @ AdminAddress::Socket(_) => {
+                AdminClient::new(&socket.to_string(), &token_file, client_builder())
+            }
+            AdminAddress::Network(listen) => {
+                let (base, builder) = on_this_machine(&config, (ADMIN_LISTEN, &listen))?;
+                AdminClient::new(&base, &token_file, builder)
+            }
+        }
+    }
+}
+
+/// The URL of a listener of this machine, by its setting, and a client for it.
+fn on_this_machine(
+    config: &Config,
+    (setting, listen): (&str, &str),
+) -> anyhow::Result<(String, reqwest::ClientBuilder)> {
+    let certificate = &config.tls.certificate_file;
+    let tls = !certificate.as_os_str().is_empty();
+    let base = local_url(setting, listen, tls)?;
+    // It is on this machine: no proxy in between, and not the name that its certificate is for.
+    let builder = client_builder().no_proxy();
+    let builder = if tls {
+        builder.tls_backend_preconfigured(pinned_client(certificate)?)
+    } else {
+        builder
+    };
+    Ok((base, builder))
+}
+
+/// Where the admin API is, as an argument: the URL of a service, or `unix:` and the path of a socket.
+fn admin_url(text: &str) -> Result<String, String> {
+    match text.strip_prefix(UNIX) {
+        Some(path) if Path::new(path).is_absolute() => Ok(text.to_owned()),
+        Some(_) => Err("the path of the socket is not whole; use unix:/PATH".to_owned()),
+        None => service_url(text).map_err(|problem| format!("{problem}, or unix:/PATH")),
     }
 }
 
@@ -187,27 +226,31 @@ fn service_url(text: &str) -> Result<String, String> {
     Err("it is not a URL; use http://HOST:PORT or https://HOST".to_owned())
 }
 
-fn local_url(listen: &str, tls: bool) -> anyhow::Result<String> {
+fn local_url(setting: &str, listen: &str, tls: bool) -> anyhow::Result<String> {
     let address: SocketAddr = listen.parse().with_context(|| {
-        format!("serve.listen is {listen}; name the orchestrator with --url and --token-file")
+        format!("{setting} is {listen}; name the orchestrator with --url and --token-file")
     })?;
     if address.port() == 0 {
-        bail!("serve.listen has port 0; name the orchestrator with --url and --token-file");
+        bail!("{setting} has port 0; name the orchestrator with --url and --token-file");
     }
     Ok(url_of(address, tls))
 }
 
-/// The URL of a listener for programs on the same machine.
-pub fn url_of(address: SocketAddr, tls: bool) -> String {
-    let scheme = if tls { "https" } else { "http" };
-    match (address.ip().is_unspecified(), address.is_ipv6()) {
-        (true, true) => format!("{scheme}://[::1]:{}", address.port()),
-        (true, false) => format!("{scheme}://127.0.0.1:{}", address.port()),
-        (false, _) => format!("{scheme}://{address}"),
-    }
-}
-
 impl AdminClient {
+    /// A client of the service at `url`: `unix:/PATH`, or a URL.
+    fn new(url: &str, token_file: &Path, builder: reqwest::ClientBuilder) -> anyhow::Result<Self> {
+        let (base, builder) = match url.strip_prefix(UNIX) {
+            Some(path) => (OVER_SOCKET, builder.no_proxy().unix_socket(path)),
+            None => (url.trim_end_matches('/'), builder),
+        };
+        Ok(Self {
+            base: base.to_owned(),
+            shown: url.to_owned(),
+            token: files::read_token(token_file)?,
+            http: builder.build()?,
+        })
+    }
+
     /// Why the service takes no work; nothing where it does.
     ///
     /// # Errors
@@ -227,7 +270,7 @@ impl AdminClient {
     fn is_silent(&self) -> String {
         format!(
             "the orchestrator at {} does not answer; is it running?",
-            self.base
+            self.shown
         )
     }
 
@@ -278,8 +321,14 @@ impl AdminClient {
                 .ok()
                 .and_then(|answer| Some(answer.get("error")?.get("message")?.as_str()?.to_owned()))
                 .unwrap_or(text);
+            let is_admin = operation.audience() == Audience::Admin;
+            let hint = if is_admin && status == reqwest::StatusCode::NOT_FOUND {
+                "; the admin API has an address of its own (serve.admin_listen)"
+            } else {
+                ""
+            };
             bail!(
-                "{}: {sentence} (HTTP {}){}",
+                "{}: {sentence} (HTTP {}){}{hint}",
                 operation.name(),
                 status.as_u16(),
                 code.unwrap_or_default()
@@ -287,7 +336,7 @@ impl AdminClient {
         }
         json::decode(text.as_bytes())
             .map_err(explain)
-            .with_context(|| format!("{url} does not answer as an orchestrator"))
+            .with_context(|| format!("{} does not answer as an orchestrator", self.shown))
     }
 }
 
@@ -301,20 +350,23 @@ mod tests {
     #[test]
     fn local_url__should_reach_a_wildcard_listener_on_loopback() {
         assert_eq!(
-            local_url("127.0.0.1:8080", false).unwrap(),
+            local_url("serve.listen", "127.0.0.1:8080", false).unwrap(),
             "http://127.0.0.1:8080"
         );
         assert_eq!(
-            local_url("0.0.0.0:81", false).unwrap(),
+            local_url("serve.listen", "0.0.0.0:81", false).unwrap(),
             "http://127.0.0.1:81"
         );
-        assert_eq!(local_url("[::]:82", false).unwrap(), "http://[::1]:82");
         assert_eq!(
-            local_url("0.0.0.0:81", true).unwrap(),
+            local_url("serve.listen", "[::]:82", false).unwrap(),
+            "http://[::1]:82"
+        );
+        assert_eq!(
+            local_url("serve.listen", "0.0.0.0:81", true).unwrap(),
             "https://127.0.0.1:81"
         );
-        assert!(local_url("127.0.0.1:0", false).is_err());
-        assert!(local_url("localhost", false).is_err());
+        assert!(local_url("serve.listen", "127.0.0.1:0", false).is_err());
+        assert!(local_url("serve.listen", "localhost", false).is_err());
     }
 
     /// What a client says when it is answered with this.
@@ -324,6 +376,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = AdminClient {
             base: url_of(listener.local_addr().unwrap(), false),
+            shown: String::new(),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         };
@@ -395,6 +448,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = AdminClient {
             base: url_of(listener.local_addr().unwrap(), false),
+            shown: String::new(),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         };

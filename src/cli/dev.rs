@@ -20,21 +20,22 @@ use covault_mpc::{
     policy::Policy,
     preprocess::Watermarks,
 };
-use secrecy::ExposeSecret as _;
+use secrecy::ExposeSecret;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{
-    client::url_of, print_line, progress::ProgressSpinner, vault::approvals::ApprovalArgs,
-};
+use super::{print_line, progress::ProgressSpinner, vault::approvals::ApprovalArgs};
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     bus_check,
     config::{Config, ConsoleSettings},
-    files, identities, metrics,
+    files, identities,
+    listeners::url_of,
+    metrics,
     redis_access::RedisAccess,
     shutdown,
-    wiring::{self, ApiListeners, SignerParts, TokenPair},
+    token_files::{self, TokenPair},
+    wiring::{self, ApiListeners, SignerParts},
 };
 
 const VAULT: &str = "default";
@@ -126,18 +127,23 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Some(address) => address.clone(),
         None => next_address(&args.listen, http).to_string(),
     };
-    let listeners =
+    let mut listeners =
         ApiListeners::bind(&args.listen, grpc, Some(&config.console), &config.tls).await?;
-    let addresses = ApiAddresses {
-        base_url: url_of(listeners.http.local_addr()?, listeners.tls.is_some()),
-        grpc_target: listeners.grpc_address()?.map(target),
-    };
-
     config.serve.data_dir = args.data.join("orchestrator");
+    config.serve.init = true;
     let this_machine = ["127.0.0.0/8", "::1/128"].map(str::to_owned);
     config.webhooks.allow.extend(this_machine);
     let identity = identities::identity(&config.serve.identity_file(), "covault-orchestrator")?;
-    let tokens = wiring::tokens(&config.serve)?;
+    let tokens = token_files::tokens(&config.serve)?;
+    let admin = config.serve.admin_address().map_err(anyhow::Error::msg);
+    listeners
+        .listen_for_operators(&admin.context("serve.admin_listen")?)
+        .await?;
+    let addresses = ApiAddresses {
+        base_url: url_of(listeners.http.local_addr()?, listeners.tls.is_some()),
+        grpc_target: listeners.grpc_address()?.map(target),
+        admin_url: listeners.admin.as_ref().map(|admin| admin.url.clone()),
+    };
     let bus = match &args.redis {
         Some(url) => {
             config.bus.redis_url.clone_from(url);
@@ -201,6 +207,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 struct ApiAddresses {
     base_url: String,
     grpc_target: Option<String>,
+    /// What commands take as --url.
+    admin_url: Option<String>,
 }
 
 /// Where gRPC listens when nothing is said: beside HTTP, which was asked to listen on `asked`.
@@ -398,14 +406,16 @@ fn publish_info(
     let ApiAddresses {
         base_url,
         grpc_target,
+        admin_url,
     } = addresses;
     let platform = tokens.platform.expose_secret();
     let json = serde_json::json!({
         "baseUrl": base_url,
         "grpcTarget": grpc_target,
+        "adminUrl": admin_url,
         "vaultUuid": vault,
         "platformToken": platform,
-        "adminToken": tokens.admin.expose_secret(),
+        "adminToken": tokens.admin.as_ref().map(ExposeSecret::expose_secret),
         "pid": std::process::id(),
     });
     let text = zeroize::Zeroizing::new(format!("{json:#}\n"));

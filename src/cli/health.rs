@@ -4,8 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-use super::{CommandFinding, client::url_of, config::CheckedRole, print_line};
-use crate::{approving::visible, config::Config, tls::pinned_client};
+use super::{CommandFinding, config::CheckedRole, print_line};
+use crate::{approving::visible, config::Config, listeners::url_of, tls::pinned_client};
 
 /// Shorter than the patience of those who ask every few seconds.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -6,11 +6,11 @@ use anyhow::Context as _;
 
 use crate::{
     chain_nodes,
-    config::{Config, ProcessRole, StoreKind},
+    config::{AdminAddress, Config, ProcessRole, StoreKind},
     files, identities, metrics, preflight,
     protect::ProcessProtection,
     redis_access::RedisAccess,
-    service_manager, shutdown,
+    service_manager, shutdown, token_files,
     wiring::{self, ApiListeners},
 };
 
@@ -18,7 +18,8 @@ use crate::{
 ///
 /// Signer nodes announce themselves over Redis, and are used once they are admitted (covault node admit). The first
 /// start, with --init, creates the orchestrator's identity (the signers need its public half, identity.pub) and two tokens
-/// (platform-token for /v1, admin-token for /admin/v1), all in its data folder and readable by its owner only.
+/// (platform-token for /v1, admin-token for /admin/v1), all in its data folder and readable by its owner only. The admin API
+/// is on a listener of its own (serve.admin_listen): a socket in that folder, unless another address is set.
 ///
 /// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once. SIGHUP: reads
 /// serve.policy_file again, where there is one.
@@ -27,7 +28,8 @@ pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Make a new orchestrator where there is none yet: its identity, its tokens, an empty store; as serve.init = true
+    /// Make a new orchestrator where there is none yet: its identity, its tokens, an empty store (in PostgreSQL, too); as
+    /// serve.init = true
     #[arg(long)]
     init: bool,
     /// What this process does; instead of cluster.roles
@@ -59,6 +61,14 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     };
     let console = config.cluster.roles.serve_api().then_some(&config.console);
     let mut listeners = ApiListeners::bind(&serve.listen, |_| grpc, console, &config.tls).await?;
+    let admin = match config.cluster.roles.serve_api() {
+        true => Some(serve.admin_address().map_err(anyhow::Error::msg)?),
+        false => None,
+    };
+    // A socket comes once its folder is this process's.
+    if let Some(address @ AdminAddress::Network(_)) = &admin {
+        listeners.listen_for_operators(address).await?;
+    }
     if listeners.console.is_some() {
         listeners.settings = Config::shown(args.config.as_deref())?;
     }
@@ -74,7 +84,10 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     };
     let identity = identities::identity(&serve.identity_file(), "covault-orchestrator");
     let identity = identity.context("serve.identity_file")?;
-    let tokens = wiring::tokens(serve)?;
+    let tokens = token_files::tokens(serve)?;
+    if let Some(address @ AdminAddress::Socket(_)) = &admin {
+        listeners.listen_for_operators(address).await?;
+    }
     let bus = redis.bus()?;
     let running = wiring::orchestrator(&config, store, bus, identity, &tokens).await?;
     let gauges = metrics::orchestrator_gauges(
@@ -86,6 +99,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     tracing::info!(
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
+        admin_api = listeners.admin.as_ref().map(|admin| admin.url.as_str()),
         console = listeners.console.as_ref().map(|(_, place)| place.origin.as_str()),
         tls = listeners.tls.is_some(),
         platform_token_file = %serve.platform_token_file().display(),

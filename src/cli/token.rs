@@ -44,37 +44,51 @@ pub enum Command {
 
 /// Create a token, and print it, once, on standard output.
 ///
-/// Only its hash is stored. A token begins with cvp_ (platform) or cvs_ (sweep) and ends with a checksum, so that
-/// secret scanners recognise it.
+/// Only its hash is stored. A token begins with cvp_ (platform), cvs_ (sweep) or cva_ (admin) and ends with a checksum, so
+/// that secret scanners recognise it. An admin token has a role in place of vaults and access, and names the addresses that
+/// it may be used from and when it expires.
 #[derive(Debug, clap::Args)]
 pub struct CreateTokenArgs {
     /// Its name: 1 to 64 characters, unique among tokens that are not revoked.
     #[arg(long)]
     name: String,
-    /// Its API: the platform API, or the sweep API (deposit and watch addresses).
-    #[arg(long, value_parser = ["platform", "sweep"])]
+    /// Its API: the platform API, the sweep API (deposit and watch addresses), or the admin API.
+    #[arg(long, value_parser = ["platform", "sweep", "admin"])]
     kind: String,
+    /// What an admin token may do: everything, read also the audit log, or read all but that.
+    #[arg(
+        long,
+        value_parser = ["operator", "auditor", "viewer"],
+        required_if_eq("kind", "admin"),
+        conflicts_with_all = ["vault", "all_vaults", "access"]
+    )]
+    role: Option<String>,
     /// A vault in its scope, by name or uuid. May be repeated.
     #[arg(
         long,
         value_name = "VAULT",
         value_delimiter = ',',
-        required_unless_present = "all_vaults"
+        required_unless_present_any = ["all_vaults", "role"]
     )]
     vault: Vec<String>,
     /// Its scope is all vaults, including later ones.
     #[arg(long, conflicts_with = "vault")]
     all_vaults: bool,
     /// What it may do: everything, or only read (it sees no signature).
-    #[arg(long, value_parser = ["full", "read-only"])]
-    access: String,
+    #[arg(long, value_parser = ["full", "read-only"], required_unless_present = "role")]
+    access: Option<String>,
     /// The clients that may use it: an address or a network such as 192.0.2.0/24 or 2001:db8::/32.
     /// May be repeated. Without it: from anywhere. Behind a reverse proxy, set
-    /// serve.trusted_proxies.
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    /// serve.trusted_proxies. Who uses the socket of the admin API is 127.0.0.1.
+    #[arg(
+        long,
+        value_name = "CIDR",
+        value_delimiter = ',',
+        required_if_eq("kind", "admin")
+    )]
     allow: Vec<String>,
     /// When it expires: after a duration (90d, 12h, 30m), or at a time (2027-01-31T00:00:00Z). Default: never.
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", required_if_eq("kind", "admin"))]
     expires: Option<String>,
     #[command(flatten)]
     target: ConnectionArgs,
@@ -98,6 +112,7 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
     let CreateTokenArgs {
         name,
         kind,
+        role,
         vault,
         all_vaults,
         access,
@@ -109,7 +124,7 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
         .map(|when| expiry(&when, SystemClock.now_ms()))
         .transpose()?;
     let client = target.client()?;
-    let vaults = if all_vaults {
+    let vaults = if vault.is_empty() {
         Vec::new()
     } else {
         vault::uuids(&client, &vault).await?
@@ -119,9 +134,10 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
         kind,
         vaults,
         all_vaults,
-        access,
+        access: access.unwrap_or_default(),
         allow,
         expires_at_ms,
+        role: role.unwrap_or_default(),
     };
     let made = client.call::<CreateToken>(&request).await?;
     let token = made.token.unwrap_or_default();
@@ -180,10 +196,11 @@ fn table(response: &ListTokensResponse, vaults: &HashMap<String, String>) -> Str
             state(token, response.now_ms).to_owned(),
             token.name.clone(),
             token.kind.clone(),
-            token.access.clone(),
-            or(token.all_vaults.then(|| "all".to_owned()), || {
-                listed.join(",")
-            }),
+            or(
+                Some(token.role.clone()).filter(|role| !role.is_empty()),
+                || token.access.clone(),
+            ),
+            or(scope(token), || listed.join(",")),
             or(token.allow.is_empty().then(|| "any".to_owned()), || {
                 token.allow.join(",")
             }),
@@ -196,6 +213,15 @@ fn table(response: &ListTokensResponse, vaults: &HashMap<String, String>) -> Str
         .map(|line| line.trim_end().to_owned())
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// The vaults of a token whose vaults are not listed; an admin token is for none.
+fn scope(token: &Token) -> Option<String> {
+    match (token.kind.as_str(), token.all_vaults) {
+        ("admin", _) => Some("-".to_owned()),
+        (_, true) => Some("all".to_owned()),
+        (_, false) => None,
+    }
 }
 
 fn or(first: Option<String>, other: impl FnOnce() -> String) -> String {
@@ -291,6 +317,7 @@ mod tests {
             created_at_ms: 1,
             expires_at_ms: Some(1_000),
             revoked_at_ms: None,
+            role: String::new(),
         };
         let tokens = ListTokensResponse {
             tokens: vec![
@@ -306,13 +333,20 @@ mod tests {
                     revoked_at_ms: Some(5),
                     ..token("old")
                 },
+                Token {
+                    kind: "admin".into(),
+                    role: "auditor".into(),
+                    access: String::new(),
+                    all_vaults: true,
+                    ..token("anna")
+                },
             ],
             now_ms: 1_000,
         };
         let names = HashMap::from([("u-1".to_owned(), "main".to_owned())]);
         let table = table(&tokens, &names);
         let rows: Vec<&str> = table.lines().collect();
-        assert_eq!(rows.len(), 4, "{table}");
+        assert_eq!(rows.len(), 5, "{table}");
         for word in [
             "expired",
             "shop",
@@ -328,5 +362,7 @@ mod tests {
             assert!(rows[2].contains(word), "{word}: {table}");
         }
         assert!(rows[3].contains("revoked"), "{table}");
+        let words: Vec<_> = rows[4].split_whitespace().collect();
+        assert_eq!(words[1..5], ["anna", "admin", "auditor", "-"], "{table}");
     }
 }

@@ -49,6 +49,12 @@ impl Config {
                 problems.push(not_an_address(setting, address));
             }
         }
+        // The socket that stands for no setting is looked at by who listens there: a signer has none.
+        if !self.serve.admin_listen.is_empty()
+            && let Err(problem) = self.serve.admin_address()
+        {
+            problems.push(format!("serve.admin_listen: {problem}"));
+        }
         // In the public product's file the host may be missing.
         let health = &self.client_signer.health_listen;
         if !health.is_empty() && !is_address(health) && !is_address(&format!("0.0.0.0{health}")) {
@@ -180,7 +186,7 @@ fn not_an_address(setting: &str, address: &str) -> String {
 }
 
 /// Host names are looked up when the process listens.
-fn is_address(text: &str) -> bool {
+pub(super) fn is_address(text: &str) -> bool {
     let named = || {
         let (host, port) = text.rsplit_once(':')?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
@@ -229,6 +235,10 @@ mod tests {
             (
                 "[serve]\ngrpc_listen = \"127.0.0.1:99999\"",
                 "serve.grpc_listen",
+            ),
+            (
+                "[serve]\nadmin_listen = \"unix:admin.sock\"",
+                "serve.admin_listen: \"admin.sock\" is not the whole path",
             ),
             (
                 "[signer]\nnonce_pool_high = 4097",

@@ -1,5 +1,6 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
+mod admin;
 mod bus;
 mod chains;
 mod check;
@@ -27,6 +28,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 pub use self::{
+    admin::AdminAddress,
     bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
@@ -140,6 +142,9 @@ pub struct ServeSettings {
     pub listen: String,
     pub grpc_listen: String,
     pub metrics_listen: String,
+    admin_listen: String,
+    /// Whether the token of the file opens the admin API.
+    pub admin_file_token: bool,
     /// Whether a start may make a new orchestrator in an empty folder.
     pub init: bool,
     pub data_dir: PathBuf,
@@ -180,6 +185,14 @@ impl ServeSettings {
 
     pub fn admin_token_file(&self) -> PathBuf {
         path_or_default(&self.admin_token_file, &self.data_dir, "admin-token")
+    }
+
+    /// Where the admin API listens.
+    ///
+    /// # Errors
+    /// What is wrong with the setting, which the sentence does not name.
+    pub fn admin_address(&self) -> Result<AdminAddress, String> {
+        AdminAddress::parse(&self.admin_listen, &self.data_dir)
     }
 }
 
@@ -351,7 +364,7 @@ impl Config {
         if let Some((origin, text)) = file {
             let overlay = overlay(&origin, &text)?;
             merge(&mut settings, overlay.clone(), &origin, "", &mut problems);
-            paths::anchor(&mut settings, Path::new(&origin));
+            paths::anchor(&mut settings, Path::new(&origin))?;
             of_file = Some((origin, overlay));
         }
         let mut ignored = Vec::new();

@@ -4,6 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::ConfigError;
+
 /// How the names of settings end that hold a path, or a list of paths.
 const PATHS: [&str; 3] = ["_file", "_files", "data_dir"];
 /// Settings that hold a path or the text of a key.
@@ -13,16 +15,29 @@ const KEYS: [&str; 2] = ["ssh-", "-----BEGIN"];
 
 /// Makes the relative paths in `settings` absolute, as paths in the folder of `file`. Without a folder in its name, that is the
 /// folder that the program is started in, and they stay as they are.
-pub(super) fn anchor(settings: &mut Table, file: &Path) {
+///
+/// # Errors
+/// When the name of the folder is not UTF-8: a setting cannot hold it, and another folder would be used.
+pub(super) fn anchor(settings: &mut Table, file: &Path) -> Result<(), ConfigError> {
     let Some(folder) = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
     else {
-        return;
+        return Ok(());
     };
     // Without symbolic links in it, `..` is the folder above.
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    if folder
+        .to_str()
+        .is_none_or(|name| name.contains(char::REPLACEMENT_CHARACTER))
+    {
+        return Err(ConfigError::Value(format!(
+            "the folder {} of the configuration file has a name that is not UTF-8; move the file to another folder",
+            folder.display()
+        )));
+    }
     anchor_in(settings, &folder);
+    Ok(())
 }
 
 fn anchor_in(settings: &mut Table, folder: &Path) {
@@ -94,7 +109,7 @@ mod tests {
         "#;
         for name in ["etc/serve.toml", "link/serve.toml"] {
             let mut settings: Table = text.parse().unwrap();
-            anchor(&mut settings, &real.join(name));
+            anchor(&mut settings, &real.join(name)).unwrap();
             let at = |path: &str| Value::String(real.join(path).to_str().unwrap().to_owned());
             assert_eq!(settings["serve"]["data_dir"], at("data"));
             assert_eq!(settings["serve"]["identity_file"].as_str(), Some(""));
@@ -130,7 +145,25 @@ mod tests {
         // The program's own folder is the file's.
         let before: Table = text.parse().unwrap();
         let mut settings = before.clone();
-        anchor(&mut settings, Path::new("serve.toml"));
+        anchor(&mut settings, Path::new("serve.toml")).unwrap();
         assert_eq!(settings, before);
+    }
+
+    #[test]
+    fn folder__should_be_refused_where_settings_cannot_name_it() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+        std::fs::create_dir(&odd).unwrap();
+        std::os::unix::fs::symlink(&odd, folder.path().join("link")).unwrap();
+        let mut settings: Table = "[serve]\ndata_dir = \"data\"".parse().unwrap();
+        let before = settings.clone();
+        // As it comes from the command line, shown as text, and through a link whose own name is plain.
+        let shown = PathBuf::from(odd.display().to_string());
+        for name in [odd, shown, folder.path().join("link")] {
+            let refused = anchor(&mut settings, &name.join("serve.toml")).unwrap_err();
+            assert!(refused.to_string().contains("is not UTF-8"), "{refused}");
+            assert_eq!(settings, before);
+        }
     }
 }

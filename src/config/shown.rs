@@ -53,7 +53,7 @@ fn shown(
     if let Some((name, text)) = file {
         of_file = overlay(&name, &text)?;
         merge(&mut settings, of_file.clone(), &name, "", &mut Vec::new());
-        paths::anchor(&mut settings, Path::new(&name));
+        paths::anchor(&mut settings, Path::new(&name))?;
         origin = name;
     }
     for (name, value) in &variables {

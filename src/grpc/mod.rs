@@ -35,7 +35,7 @@ pub use self::arrival::PREFIX;
 use self::{codec::RawCodec, health::ByAsking};
 use crate::{
     api::{
-        self, AdmittedCall, Api, Credentials,
+        self, AdmittedCall, Api, ApiSide, Credentials,
         admission::{CallRefusal, InFlight},
         headers::{self, REQUEST_ID, RequestId},
         meter::{MeasuredCall, NO_OPERATION, Transport},
@@ -59,15 +59,21 @@ struct OperationMethod {
     longest: Duration,
 }
 
-/// Every method. No call takes longer than `longest`, whatever its client is willing to wait;
+/// Every method of a side. No call takes longer than `longest`, whatever its client is willing to wait;
 /// streams end at `stop`.
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn router(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Result<Router, Fault> {
+pub fn router(
+    api: &Arc<Api>,
+    side: ApiSide,
+    longest: Duration,
+    stop: &StopSignal,
+) -> Result<Router, Fault> {
     let mut router = Router::new();
     let mut services = Vec::new();
-    for operation in operations::all()? {
+    let all = operations::all()?;
+    for operation in all.filter(|operation| side.has(operation.descriptor().audience())) {
         let path = operation.descriptor().grpc_path();
         if let Some((service, _)) = path.trim_start_matches('/').split_once('/')
             && !services.iter().any(|known| known == service)
@@ -82,13 +88,14 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Result<Ro
         let serve = move |request: Request| Arc::clone(&method).serve(request);
         router = router.route(&path, post(serve));
     }
+    let reflection = reflection::routes(api, &services, stop)?;
     let health = HealthServer::new(ByAsking::new(Arc::clone(api), services, stop.clone()))
         .max_decoding_message_size(HEALTH_QUESTION);
     let (patience, places) = (api.body_timeout, Arc::new(Semaphore::new(STRANGERS)));
     let unknown_in = Arc::clone(api);
     let unadmitted = Router::new()
         .route_service("/grpc.health.v1.Health/{method}", health)
-        .merge(reflection::routes(api, stop)?)
+        .merge(reflection)
         .route_layer(middleware::from_fn(move |request: Request, next: Next| {
             answered_within(patience, Arc::clone(&places), request, next)
         }));
@@ -272,7 +279,7 @@ async fn late(patience: Duration, arrived: oneshot::Receiver<()>) {
 }
 
 /// `application/grpc`, also with `+proto`; not gRPC-Web, which is framed in another way.
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())

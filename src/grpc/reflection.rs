@@ -38,19 +38,23 @@ struct ReflectionGate {
     stop: StopSignal,
 }
 
-/// The routes, in both versions of the protocol.
+/// The routes, in both versions of the protocol. Lists these services, health and itself.
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
+pub fn routes(api: &Arc<Api>, services: &[String], stop: &StopSignal) -> Result<Router, Fault> {
     // The bytes, not what they decode to: decoding would lose the schema's own options.
-    let builder = || {
-        Builder::configure()
+    let builder = |version: &str| {
+        let itself = format!("grpc.reflection.{version}.ServerReflection");
+        let builder = Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name("grpc.health.v1.Health")
+            .with_service_name(itself);
+        services.iter().fold(builder, Builder::with_service_name)
     };
-    let v1 = builder().build_v1().map_err(Fault::bug)?;
-    let v1alpha = builder().build_v1alpha().map_err(Fault::bug)?;
+    let v1 = builder("v1").build_v1().map_err(Fault::bug)?;
+    let v1alpha = builder("v1alpha").build_v1alpha().map_err(Fault::bug)?;
     let gate = Arc::new(ReflectionGate {
         api: Arc::clone(api),
         places: Arc::new(Semaphore::new(PLACES)),

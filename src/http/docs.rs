@@ -1,4 +1,4 @@
-//! The OpenAPI document at `/openapi.json`, and at `/docs` a page to read and try it. All that the
+//! The OpenAPI document of a side at `/openapi.json` or `/openapi-admin.json`, and for clients at `/docs` a page to read and try it. All that the
 //! page needs is in this binary (docs/decisions/0020).
 
 use std::sync::LazyLock;
@@ -33,13 +33,12 @@ static DOCUMENT: LazyLock<Result<Bytes, Fault>> =
 static ADMIN_DOCUMENT: LazyLock<Result<Bytes, Fault>> =
     LazyLock::new(|| openapi::admin_document().map(|document| Bytes::from(document.to_string())));
 
-/// The routes: nobody needs a token for them.
+/// The routes for clients: nobody needs a token for them.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when the schema cannot be read.
 pub fn routes() -> Result<Router, Fault> {
     let document = DOCUMENT.as_ref().map_err(Fault::bug)?;
-    let admin_document = ADMIN_DOCUMENT.as_ref().map_err(Fault::bug)?;
     let file = |kind: &'static str, text: &'static str| {
         get(move || async move { answer(kind, Bytes::from_static(text.as_bytes())) })
             .fallback(not_get)
@@ -50,15 +49,20 @@ pub fn routes() -> Result<Router, Fault> {
             get(move || async move { error::json(StatusCode::OK, document.clone()) })
                 .fallback(not_get),
         )
-        .route(
-            "/openapi-admin.json",
-            get(move || async move { error::json(StatusCode::OK, admin_document.clone()) })
-                .fallback(not_get),
-        )
         .route("/docs", file(HTML, PAGE))
         .route("/docs/start.js", file(JAVASCRIPT, START))
         .route("/docs/swagger-ui-bundle.js", file(JAVASCRIPT, SCRIPT))
         .route("/docs/swagger-ui.css", file(CSS, STYLE)))
+}
+
+/// The route for operators, who need no token for it.
+///
+/// # Errors
+/// As [`routes`].
+pub fn admin_routes() -> Result<Router, Fault> {
+    let document = ADMIN_DOCUMENT.as_ref().map_err(Fault::bug)?;
+    let shown = move || async move { error::json(StatusCode::OK, document.clone()) };
+    Ok(Router::new().route("/openapi-admin.json", get(shown).fallback(not_get)))
 }
 
 fn answer(kind: &'static str, body: Bytes) -> Response<Body> {

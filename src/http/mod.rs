@@ -8,9 +8,10 @@ pub mod health;
 mod peers;
 mod reading;
 pub mod server;
+pub mod socket;
 mod webhook_keys;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -29,15 +30,17 @@ use covault_core::{
     schema::service::OperationDescriptor,
 };
 use futures::StreamExt as _;
+use tower::ServiceExt as _;
 
 use self::error::HttpError;
 use crate::api::{
-    self, AdmittedCall, Api, Credentials,
+    self, AdmittedCall, Api, ApiSide, Credentials,
+    address::FORWARDED_FOR,
     admission::{AnswerShare, CallRefusal, InFlight},
     headers::{self, REQUEST_ID, RequestId},
     meter::{MeasuredCall, NO_OPERATION, Transport},
 };
-use crate::{shutdown::StopSignal, telemetry::ACCESS};
+use crate::{grpc, shutdown::StopSignal, telemetry::ACCESS};
 
 /// A body that is too large is read up to this multiple of the limit.
 const MAX_DISCARD_FACTOR: usize = 64;
@@ -51,25 +54,31 @@ struct Route {
     operation: &'static RegisteredOperation,
 }
 
-/// Every route. Streams end with `stop`.
+/// Every route of a side. Streams end with `stop`.
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn router(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
+pub fn router(api: &Arc<Api>, side: ApiSide, stop: &StopSignal) -> Result<Router, Fault> {
     let mut router = Router::new()
         .route("/livez", get(health::livez).fallback(not_get))
         .route("/readyz", get(health::readyz).fallback(not_get))
         .with_state(Arc::clone(api));
-    for operation in operations::all()? {
+    let all = operations::all()?;
+    for operation in all.filter(|operation| side.has(operation.descriptor().audience())) {
         let route = Route {
             api: Arc::clone(api),
             operation,
         };
         router = router.route(operation.descriptor().http_path(), route.methods());
     }
-    router = router.merge(events::routes(api, stop));
+    let open = match side {
+        ApiSide::Clients => {
+            router = router.merge(events::routes(api, stop));
+            docs::routes()?.merge(webhook_keys::routes(api))
+        }
+        ApiSide::Operators => docs::admin_routes()?,
+    };
     let not_found_in = Arc::clone(api);
-    let open = docs::routes()?.merge(webhook_keys::routes(api));
     let router = router
         .merge(open.route_layer(middleware::from_fn_with_state(
             Arc::clone(api),
@@ -80,7 +89,43 @@ pub fn router(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
             Arc::clone(api),
             assign_request_id,
         ));
-    Ok(router)
+    Ok(match side {
+        ApiSide::Clients => router,
+        ApiSide::Operators => router.layer(middleware::from_fn(without_proxies)),
+    })
+}
+
+/// No proxy is trusted where operators call: who says that it calls for another address is the caller itself.
+async fn without_proxies(mut request: Request, next: Next) -> Response<Body> {
+    request.headers_mut().remove(FORWARDED_FOR);
+    next.run(request).await
+}
+
+/// The admin API of one listener: gRPC for who speaks it, REST for the others.
+///
+/// # Errors
+/// As [`router`], and [`grpc::router`].
+pub fn operators_router(
+    api: &Arc<Api>,
+    longest_call: Duration,
+    stop: &StopSignal,
+) -> Result<Router, Fault> {
+    let rest = router(api, ApiSide::Operators, stop)?;
+    let grpc = grpc::router(api, ApiSide::Operators, longest_call, stop)?
+        .layer(middleware::from_fn(without_proxies));
+    Ok(Router::new().fallback(move |request: Request| {
+        let side = if grpc::is_grpc(request.headers()) {
+            grpc.clone()
+        } else {
+            rest.clone()
+        };
+        // A router answers whatever happens.
+        async move {
+            side.oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {})
+        }
+    }))
 }
 
 /// What a process serves that has no API.

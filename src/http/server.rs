@@ -24,7 +24,6 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -33,6 +32,7 @@ use tower::Service;
 use super::{
     peers::{ConnectionsPerAddress, has_room},
     reading::{PiecewiseBody, UnreadAnswers},
+    socket::{self, ServerSocket},
 };
 use crate::{
     api::{
@@ -64,14 +64,25 @@ pub enum HttpVersion {
     Http1,
     /// HTTP/2, without negotiation.
     Http2,
+    /// Either, as the client begins.
+    Either,
 }
 
 impl HttpVersion {
-    /// Its name in ALPN (RFC 7301).
-    fn alpn(self) -> &'static [u8] {
+    /// Its names in ALPN (RFC 7301).
+    fn alpn(self) -> &'static [&'static [u8]] {
         match self {
-            Self::Http1 => b"http/1.1",
-            Self::Http2 => b"h2",
+            Self::Http1 => &[b"http/1.1"],
+            Self::Http2 => &[b"h2"],
+            Self::Either => &[b"h2", b"http/1.1"],
+        }
+    }
+
+    /// Whether several calls may be in progress on one connection.
+    fn is_shared(self) -> bool {
+        match self {
+            Self::Http1 => false,
+            Self::Http2 | Self::Either => true,
         }
     }
 }
@@ -110,13 +121,14 @@ impl ServerLimits {
 /// # Errors
 /// When TLS cannot be set up.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Into<ServerSocket>,
     tls: Option<ServerTls>,
     router: Router,
     protocol: HttpVersion,
     patience: ServerLimits,
     mut stop: StopSignal,
 ) -> anyhow::Result<()> {
+    let listener = listener.into();
     let acceptor = tls.map(|tls| tls.acceptor(protocol.alpn())).transpose()?;
     let builder = Arc::new(builder(protocol, &patience));
     let places = patience.max_connections.min(Semaphore::MAX_PERMITS);
@@ -174,9 +186,6 @@ pub async fn serve(
                 }
             },
         };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY");
-        }
         let activity = Arc::new(ConnectionActivity::default());
         let service = TowerToHyperService::new(ConnectionService {
             router: router.clone(),
@@ -223,10 +232,10 @@ pub async fn serve(
 /// Makes TLS of a connection; `None` when that fails, takes longer than headers may, or the process stops.
 async fn handshake(
     acceptor: &TlsAcceptor,
-    stream: TcpStream,
+    stream: socket::Connection,
     patience: Duration,
     stop: &mut StopSignal,
-) -> Option<TlsStream<TcpStream>> {
+) -> Option<TlsStream<socket::Connection>> {
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(patience, acceptor.accept(stream)) => shaken.ok()?,
         () = shutdown::requested(stop) => return None,
@@ -238,30 +247,26 @@ async fn handshake(
 
 fn builder(protocol: HttpVersion, patience: &ServerLimits) -> Builder<TokioExecutor> {
     let builder = Builder::new(TokioExecutor::new());
-    match protocol {
-        HttpVersion::Http1 => {
-            let mut builder = builder.http1_only();
-            builder
-                .http1()
-                .timer(TokioTimer::new())
-                .header_read_timeout(patience.headers)
-                .max_buf_size(MAX_HEADER_BYTES);
-            builder
-        }
-        HttpVersion::Http2 => {
-            let mut builder = builder.http2_only();
-            builder
-                .http2()
-                .timer(TokioTimer::new())
-                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-                .max_concurrent_streams(MAX_STREAMS)
-                .max_header_list_size(MAX_HEADER_LIST_BYTES)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW);
-            builder
-        }
-    }
+    let mut builder = match protocol {
+        HttpVersion::Http1 => builder.http1_only(),
+        HttpVersion::Http2 => builder.http2_only(),
+        HttpVersion::Either => builder,
+    };
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience.headers)
+        .max_buf_size(MAX_HEADER_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    builder
 }
 
 /// Serves one connection until its end, until it is idle for too long, or until the process stops.
@@ -282,12 +287,12 @@ async fn drive_connection<S>(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
-        () = activity.unread.overdue(patience.reading), if protocol == HttpVersion::Http1 => {
+        () = activity.unread.overdue(patience.reading), if !protocol.is_shared() => {
             tracing::info!("closed a connection whose client did not read the responses");
             return;
         }
         // Behind a proxy, others call on it too.
-        () = activity.unread.give_up(patience.reading, || activity.is_idle()), if protocol == HttpVersion::Http2 => {
+        () = activity.unread.give_up(patience.reading, || activity.is_idle()), if protocol.is_shared() => {
             tracing::info!("closing a connection whose client does not read the responses");
             None
         }
@@ -417,7 +422,7 @@ mod tests {
     use axum::routing::get;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::TcpStream,
+        net::{TcpListener, TcpStream},
         sync::{Notify, watch},
         task::JoinHandle,
     };

@@ -1,7 +1,7 @@
 //! `covault serve` and three `covault signer` processes over a real Redis, from the sample
 //! configuration in deploy/.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::json;
 
@@ -94,34 +94,111 @@ async fn transaction__should_reach_a_real_node_through_the_pieces_apart() {
     assert_eq!(anvil.balance(to).await, 12345);
 }
 
-#[tokio::test]
-async fn admin_operations__should_need_the_admin_token() {
-    let cluster = TestCluster::start(60_000).await;
-    for (token, expected) in [
-        (cluster.api.token.as_str(), [401, 403].as_slice()),
-        ("", &[401]),
-        (cluster.admin_token.as_str(), &[200]),
+/// Tokens with a name take the place of the one of the file, and the admin API moves to the network.
+async fn named_admin_tokens(cluster: &mut TestCluster) {
+    let folder = cluster.folder.path().to_owned();
+    let config = folder.join("serve.toml");
+    let run = |words: &[&str], token: Option<&Path>| {
+        let mut command = covault();
+        command.args(words);
+        if !words.contains(&"--url") {
+            command.arg("--config").arg(&config);
+        }
+        outcome_of(command.args(token.map(|_| "--token-file")).args(token))
+    };
+    let create = "token create --kind admin --allow 127.0.0.1 --expires 1d --name";
+    let create: Vec<&str> = create.split(' ').collect();
+    let made = |name: &str, role: &str| {
+        let (done, secret, err) = run(&[&create[..], &[name, "--role", role]].concat(), None);
+        assert!(done && secret.starts_with("cva_"), "{secret}{err}");
+        let file = folder.join(format!("{name}.token"));
+        write_secret(&file, secret.trim());
+        file
+    };
+    let (anna, ben) = (made("anna", "viewer"), made("ben", "operator"));
+    for (words, said) in [
+        (vec!["audit", "verify"], "may not read the audit log"),
+        (
+            [&create[..], &["x", "--role", "viewer"]].concat(),
+            "this token is read-only",
+        ),
     ] {
-        let response = cluster
-            .api
-            .raw("/admin/v1/listVaults", |request| {
-                request.header("x-mtoken", token).json(&json!({}))
-            })
-            .await;
-        assert!(
-            expected.contains(&response.status().as_u16()),
-            "{token:.4}: {}",
-            response.status()
-        );
+        let (done, out, err) = run(&words, Some(&anna));
+        assert!(!done && err.contains(said), "{words:?}: {out}{err}");
     }
+    // Without the words that say for how long and from where, none is made.
+    let (done, _, err) = run(
+        &[
+            "token", "create", "--kind", "admin", "--name", "x", "--role", "viewer",
+        ],
+        Some(&ben),
+    );
+    assert!(
+        !done && err.contains("--allow") && err.contains("--expires"),
+        "{err}"
+    );
+
+    let port = free_port();
+    let text = fs::read_to_string(&config).unwrap();
+    let of_network =
+        format!("[serve]\nadmin_file_token = false\nadmin_listen = \"127.0.0.1:{port}\"");
+    fs::write(&config, text.replace("[serve]", &of_network)).unwrap();
+    cluster.restart_serve().await;
+    assert!(!folder.join("orchestrator/admin.sock").exists());
+    let (done, _, err) = run(&["vault", "list"], None);
+    assert!(
+        !done && err.contains("serve.admin_file_token is false"),
+        "{err}"
+    );
+    let (done, _, err) = run(
+        &["vault", "list"],
+        Some(&folder.join("orchestrator/admin-token")),
+    );
+    assert!(!done && err.contains("HTTP 401"), "{err}");
+    let url = format!("http://127.0.0.1:{port}");
+    let (done, _, err) = run(&["vault", "list", "--url", &url], Some(&anna));
+    assert!(done, "{err}");
+    let (done, _, err) = run(&["token", "revoke", "anna"], Some(&ben));
+    assert!(done, "{err}");
+    let (done, _, err) = run(&["vault", "list"], Some(&anna));
+    assert!(!done && err.contains("HTTP 401"), "{err}");
+    let (done, log, err) = run(&["audit", "export"], Some(&ben));
+    assert!(done, "{err}");
+    let revoked = log.lines().find(|line| line.contains("TokenRevoked"));
+    assert!(
+        revoked.is_some_and(|line| line.contains("\"admin:ben\"")),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn admin_operations__should_need_an_admin_token_and_be_where_operators_call() {
+    let mut cluster = TestCluster::start(60_000).await;
+    let socket = cluster.folder.path().join("orchestrator/admin.sock");
+    let admin_url = format!("unix:{}", socket.display());
+    for (token, expected) in [
+        (cluster.api.token.as_str(), 403),
+        ("", 401),
+        (cluster.admin_token.as_str(), 200),
+    ] {
+        let (status, _) = call_admin(&admin_url, token, "listVaults", &json!({})).await;
+        assert_eq!(status, expected, "{token:.4}");
+    }
+    // Clients' listener has none of it, whatever the token.
+    let response = cluster
+        .api
+        .raw("/admin/v1/listVaults", |request| {
+            request
+                .header("x-mtoken", &cluster.admin_token)
+                .json(&json!({}))
+        })
+        .await;
+    assert_eq!(response.status().as_u16(), 404);
+    named_admin_tokens(&mut cluster).await;
     // Signers announce themselves every second.
     eventually("every signer is in the list", async || {
-        let listing = covault()
-            .args(["node", "list", "--config"])
-            .arg(cluster.folder.path().join("serve.toml"))
-            .output()
-            .unwrap();
-        let listing = String::from_utf8(listing.stdout).unwrap();
+        let token = cluster.folder.path().join("ben.token");
+        let (_, listing, _) = cluster.node(&["list", "--token-file", token.to_str().unwrap()]);
         let listed = |key: &String| listing.contains(key.split_whitespace().nth(1).unwrap());
         cluster.keys.iter().all(listed).then_some(())
     })

@@ -246,7 +246,7 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
         command.args(words).env("COVAULT_ADDR", address);
         said(command.env("COVAULT_TOKEN_FILE", &admin).output())
     };
-    let (code, list, err) = of_environment(&["vault", "list"], &dev.api.base);
+    let (code, list, err) = of_environment(&["vault", "list"], dev.admin_url());
     assert!(code == 0 && list.starts_with("UUID"), "{list}{err}");
     assert!(list.contains(vault), "{list}");
     let (code, _, err) = of_environment(&["vault", "list"], "localhost:8080");
@@ -262,13 +262,13 @@ async fn wallet_and_request__should_be_listed_shown_and_watched() {
         "--token-file",
         "x",
     ];
-    let (code, _, err) = of_environment(&words, &dev.api.base);
+    let (code, _, err) = of_environment(&words, dev.admin_url());
     assert!(
         code == 2 && err.contains("it is not a URL; use http://"),
         "{err}"
     );
     let quiet = ["batch", "list", "--vault", vault, "--quiet"];
-    let (code, out, err) = of_environment(&quiet, &dev.api.base);
+    let (code, out, err) = of_environment(&quiet, dev.admin_url());
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
 
     let (id, node) = chain.split_once('=').unwrap();

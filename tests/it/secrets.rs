@@ -179,8 +179,11 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
         .flat_map(|path| {
             if path.is_dir() {
                 files(&path)
-            } else {
+            } else if path.is_file() {
                 vec![path]
+            } else {
+                // A socket.
+                Vec::new()
             }
         })
         .collect()

@@ -4,7 +4,7 @@ use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::{TokenId, UserId, VaultId},
     schema::service::{Audience, OperationDescriptor},
-    token::{TokenAccess, TokenVaults},
+    token::{AdminRole, TokenAccess, TokenVaults},
     user::User,
 };
 
@@ -17,12 +17,31 @@ pub struct Caller {
     pub vaults: VaultScope,
     /// What the token may do.
     pub access: TokenAccess,
-    /// Whether it may do what operators do: vaults, nodes, tokens.
-    pub operator: bool,
+    /// What it may do with the admin API: vaults, nodes, tokens. `None`: nothing.
+    pub admin: Option<AdminCaller>,
     /// The request id that errors and logs carry.
     pub request_id: String,
     /// Who calls from the console; `None`: a token.
     pub person: Option<Person>,
+}
+
+/// Who calls the admin API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminCaller {
+    /// What the caller may do.
+    pub role: AdminRole,
+    /// The name of the token, for the audit log; `None`: the token of the file, or the service itself, which have no row.
+    pub token: Option<String>,
+}
+
+impl AdminCaller {
+    /// The token of the file, or the service itself.
+    pub fn unnamed() -> Self {
+        Self {
+            role: AdminRole::Operator,
+            token: None,
+        }
+    }
 }
 
 /// A person who calls from the console.
@@ -41,7 +60,7 @@ impl Caller {
             token: TokenId::from_bytes([0; 16]),
             vaults: VaultScope::All,
             access: TokenAccess::Full,
-            operator: true,
+            admin: Some(AdminCaller::unnamed()),
             request_id: request_id.to_owned(),
             person: None,
         }
@@ -56,7 +75,7 @@ impl Caller {
                 TokenVaults::Only(vaults) => VaultScope::Only(vaults.clone()),
             },
             access: user.role.access(),
-            operator: false,
+            admin: None,
             request_id: request_id.to_owned(),
             person: Some(Person {
                 id: user.id,
@@ -96,20 +115,26 @@ pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
     }
 }
 
-/// Refuses operations of the admin API to callers who are no operators, but for those that people of the console may
-/// call. A token that reaches every vault is not one for that.
-pub(crate) fn operators_only(
-    operation: &OperationDescriptor,
-    caller: &Caller,
-) -> Result<(), Fault> {
+/// Refuses operations of the admin API to callers without an admin token, but for those that people of the console may
+/// call; and the audit log to viewers. A token that reaches every vault is no admin token.
+pub(crate) fn admins_only(operation: &OperationDescriptor, caller: &Caller) -> Result<(), Fault> {
     let is_person = caller.person.is_some() && operation.people_may_call();
-    if caller.operator || is_person || operation.audience() != Audience::Admin {
+    if is_person || operation.audience() != Audience::Admin {
         return Ok(());
     }
-    Err(Fault::new(
-        Class::Forbidden,
-        "only operators may do this: use the admin token",
-    ))
+    let Some(admin) = &caller.admin else {
+        return Err(Fault::new(
+            Class::Forbidden,
+            "only operators may do this: use an admin token",
+        ));
+    };
+    if operation.reads_audit_log() && !admin.role.reads_audit_log() {
+        return Err(Fault::new(
+            Class::Forbidden,
+            "a viewer may not read the audit log: use an admin token with the role auditor or operator",
+        ));
+    }
+    Ok(())
 }
 
 pub(crate) fn in_scope(caller: &Caller, vault: VaultId) -> bool {

@@ -61,7 +61,7 @@ pub async fn in_use(services: &Services, caller: &Caller) -> Result<Option<(Key,
     if let Some(person) = &caller.person {
         return users::in_use(services, person.id).await.map(Some);
     }
-    if caller.operator {
+    if (caller.admin.as_ref()).is_some_and(|admin| admin.token.is_none()) {
         return Ok(None);
     }
     let key = rows::token(caller.token);
@@ -127,10 +127,17 @@ pub fn message_of(record: ApiToken) -> admin::Token {
         kind: kind.name().to_owned(),
         vaults: vaults.iter().map(ToString::to_string).collect(),
         all_vaults,
-        access: access.name().to_owned(),
+        // An admin token has a role in place of it.
+        access: match kind.role() {
+            Some(_) => String::new(),
+            None => access.name().to_owned(),
+        },
         allow: allow.iter().map(ToString::to_string).collect(),
         created_at_ms,
         expires_at_ms,
         revoked_at_ms,
+        role: kind
+            .role()
+            .map_or_else(String::new, |role| role.name().to_owned()),
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     audit::AuditActor,
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, full_access, operators_only},
+        caller::{Caller, admins_only, full_access},
         command_commit::{CommandCommit, CommandPermit},
         idempotency::{self, KeyStatus},
         tokens,
@@ -46,7 +46,7 @@ impl GatewayInner {
             return Err(Fault::unavailable("the service is shutting down"));
         }
         self.check_caller(&command)?;
-        if !command.caller.operator {
+        if command.caller.admin.is_none() {
             self.client_gate.check(&self.services).await?;
         }
         let permit = self.permit(&command.caller)?;
@@ -76,7 +76,7 @@ impl GatewayInner {
 
     fn check_caller(&self, command: &ClientCommand) -> Result<(), Fault> {
         full_access(&command.caller)?;
-        operators_only(command.operation.descriptor(), &command.caller)
+        admins_only(command.operation.descriptor(), &command.caller)
     }
 
     fn permit(&self, caller: &Caller) -> Result<Arc<CommandPermit>, Fault> {

@@ -37,7 +37,7 @@ use crate::{
     chain_rpc::{self, EndpointHealth},
     changes::{ChangeHub, follower},
     commands::{
-        caller::{full_access, operators_only},
+        caller::{admins_only, full_access},
         command_commit::CommandCommit,
         idempotency::KeyLocks,
         tokens,
@@ -68,7 +68,7 @@ pub use crate::{
     changes::{Change, ChangeListener, HeardChanges, ListenerStart, Position},
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, Person, VaultScope},
+        caller::{AdminCaller, Caller, Person, VaultScope},
     },
     deposits::sweep_counts::SweepCounts,
     process::{
@@ -328,6 +328,11 @@ impl Gateway {
             })
             .await?
         } else {
+            // Who may not ask is not told what is wrong with the question.
+            if descriptor.needs_full_access() {
+                full_access(caller)?;
+            }
+            admins_only(descriptor, caller)?;
             OperationResponse::first(self.inner.query(caller, operation, &request?).await?)
         };
         if encoding == Encoding::Json {
@@ -520,10 +525,6 @@ impl GatewayInner {
         let (services, descriptor) = (&*self.services, operation.descriptor());
         // The body of the call may have taken its time.
         let token = tokens::in_use(services, caller).await?;
-        if descriptor.needs_full_access() {
-            full_access(caller)?;
-        }
-        operators_only(descriptor, caller)?;
         let call = OperationCall {
             vaults: &self.vaults,
             key_locks: &self.key_locks,

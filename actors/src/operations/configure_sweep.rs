@@ -18,7 +18,7 @@ use crate::{
     deposits::{self, sweep_token},
     services::Services,
     store::{
-        Batch, CommitError, Precondition, Scan,
+        Batch, CommitError, KeySpace, Precondition, Scan,
         deposit_rows::{self, WebhookSecretRow},
         rows, sweep_rows,
     },
@@ -92,6 +92,7 @@ impl Operation for ConfigureSweep {
         if route != before || secret.is_some() {
             let mut batch = Batch::new();
             batch.put(key, expect, rows::encode(&route)?);
+            call.command_commit.demand(&mut batch);
             if let Some((secret, expect)) = &secret {
                 let key = deposit_rows::webhook_secret(token.id);
                 batch.put(key, *expect, rows::encode(secret)?);
@@ -120,7 +121,7 @@ impl Operation for ConfigureSweep {
             .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
             match services.store.commit(batch).await {
                 Ok(()) => {}
-                Err(CommitError::Conflict(_)) => {
+                Err(CommitError::Conflict(key)) if key.space != KeySpace::Token => {
                     return Err(Fault::new(
                         Class::Conflict,
                         "the configuration was changed by another call at the same time; read it again",

@@ -4,7 +4,9 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     schema::admin,
-    token::{self, Cidr, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
+    token::{
+        self, AdminRole, ApiToken, Cidr, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults,
+    },
 };
 use secrecy::ExposeSecret as _;
 
@@ -29,6 +31,10 @@ impl Operation for CreateToken {
         let new = parse(request)?;
         let now_ms = services.now_ms();
         new.check(now_ms)?;
+        if let Some((own, _)) = (services.load::<ApiToken>(&rows::token(call.caller.token))).await?
+        {
+            own.check_made(&new)?;
+        }
         if let TokenVaults::Only(vaults) = &new.vaults {
             for (index, vault) in vaults.iter().enumerate() {
                 if services.vault(*vault).await?.is_none() {
@@ -59,6 +65,8 @@ impl Operation for CreateToken {
             Precondition::Absent,
             rows::encode(&record.id)?,
         );
+        // A token that was revoked in between must not leave another one behind.
+        call.command_commit.demand(&mut batch);
         let vaults = match &record.vaults {
             TokenVaults::All => "all".to_owned(),
             TokenVaults::Only(vaults) => {
@@ -75,6 +83,7 @@ impl Operation for CreateToken {
         )
         .fact("name", &record.name)
         .fact("kind", record.kind.name())
+        .fact("role", record.kind.role().map_or("", AdminRole::name))
         .fact("access", record.access.name())
         .fact("vaults", vaults)
         .fact("allow", allow.collect::<Vec<_>>().join(" "))
@@ -103,9 +112,31 @@ fn parse(request: admin::CreateTokenRequest) -> Result<NewToken, Fault> {
         access,
         allow,
         expires_at_ms,
+        role,
     } = request;
-    let kind =
-        TokenKind::parse(&kind).ok_or_else(|| Fault::field("kind", "must be platform or sweep"))?;
+    let kind = TokenKind::parse(&kind, &role)?;
+    let allow = each("allow", &allow, str::parse::<Cidr>)?;
+    if let Some(role) = kind.role() {
+        let of_others = [
+            ("access", !access.is_empty()),
+            ("vaults", !vaults.is_empty()),
+            ("allVaults", all_vaults),
+        ];
+        if let Some((field, _)) = of_others.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Fault::field(
+                field,
+                "is not for an admin token, which has a role",
+            ));
+        }
+        return Ok(NewToken {
+            name,
+            kind,
+            vaults: TokenVaults::All,
+            access: role.access(),
+            allow,
+            expires_at_ms,
+        });
+    }
     let access = TokenAccess::parse(&access)
         .ok_or_else(|| Fault::field("access", "must be full or read-only"))?;
     let vaults = match (all_vaults, vaults.is_empty()) {
@@ -123,7 +154,7 @@ fn parse(request: admin::CreateTokenRequest) -> Result<NewToken, Fault> {
         kind,
         vaults,
         access,
-        allow: each("allow", &allow, str::parse::<Cidr>)?,
+        allow,
         expires_at_ms,
     })
 }

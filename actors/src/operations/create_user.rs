@@ -58,6 +58,8 @@ impl Operation for CreateUser {
             Precondition::Absent,
             rows::encode(&user.id)?,
         );
+        // A token that was revoked in between must not leave an account behind.
+        call.command_commit.demand(&mut batch);
         let vaults = match &user.vaults {
             TokenVaults::All => "all".to_owned(),
             TokenVaults::Only(vaults) => {

@@ -35,6 +35,7 @@ impl Operation for LinkUser {
             return Err(Fault::new(Class::Conflict, problem));
         }
         let (secret, mut batch) = users::give_link(services, &mut user, Some(version))?;
+        call.command_commit.demand(&mut batch);
         AuditNote::new(
             &AuditActor::caller(call.caller),
             audit::user(&user.name),

@@ -103,6 +103,26 @@ enum ReadGate {
 }
 
 impl PostgresStore {
+    /// Whether the database holds a store. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::open`], where the server cannot be reached.
+    pub async fn is_made(options: &Options) -> Result<bool, Fault> {
+        let patience = options.patience;
+        let server = PostgresServer::new(&options.url, patience * 2 / 5)?;
+        let until = Instant::now() + patience;
+        loop {
+            match timeout(patience, has_schema(&server)).await {
+                Ok(Ok(made)) => return Ok(made),
+                Ok(Err(trouble)) if trouble.lasting || Instant::now() + PAUSE >= until => {
+                    return Err(unusable(&trouble));
+                }
+                Err(_) => return Err(unusable(&ServerProblem::passing("it does not answer"))),
+                Ok(Err(_)) => sleep(PAUSE * 4).await,
+            }
+        }
+    }
+
     /// Connects, brings the schema up to date, and begins to write.
     ///
     /// # Errors
@@ -155,6 +175,12 @@ impl PostgresStore {
         tokio::spawn(writer.run());
         Ok(Self { shared, jobs })
     }
+}
+
+async fn has_schema(server: &PostgresServer) -> Result<bool, ServerProblem> {
+    let mut connection = server.connect("covault").await?;
+    let made = sqlx::query_scalar("SELECT to_regnamespace('covault') IS NOT NULL");
+    Ok(made.fetch_one(&mut connection).await?)
 }
 
 fn unusable(trouble: &ServerProblem) -> Fault {

@@ -29,7 +29,7 @@ use covault_core::{
     },
     scheme::Scheme,
     signature::{Curve, Signature},
-    token::{ApiToken, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
+    token::{AdminRole, ApiToken, NewToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
     user::{EnrolledPasskey, EnrolmentLink, FormToken, Session, UsedChallenges, User, UserRole},
     wallet::{
         Wallet, WalletStatus,
@@ -630,6 +630,11 @@ fn tokens_and_deposits__should_load_for_ever() {
         ..record(TokenVaults::All, "bank").record(hash, 1)
     };
     check("token-v1-all", &whole);
+    let admin = ApiToken {
+        kind: TokenKind::Admin(AdminRole::Auditor),
+        ..record(TokenVaults::All, "anna").record(hash, 1)
+    };
+    check("token-v1-admin", &admin);
     let route = SweepRoute {
         vault: Some(VaultId::from_bytes([2; 16])),
         target: Some("0xaa".into()),

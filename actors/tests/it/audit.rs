@@ -115,7 +115,7 @@ pub async fn tells_of_each_once(store: &dyn Store, requests: &[RequestId], what:
 fn client() -> Caller {
     Caller {
         token: TokenId::from_bytes([5; 16]),
-        operator: false,
+        admin: None,
         ..admin()
     }
 }

@@ -40,7 +40,7 @@ use crate::{audit::whole, chain_double::FINAL, world::*};
 fn client() -> Caller {
     Caller {
         token: TokenId::from_bytes([5; 16]),
-        operator: false,
+        admin: None,
         ..admin()
     }
 }

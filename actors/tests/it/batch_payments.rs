@@ -86,7 +86,7 @@ pub async fn person(world: &World, gateway: &Gateway, access: TokenAccess) -> Ca
     Caller {
         token: TokenId::from_bytes(id),
         access,
-        operator: false,
+        admin: None,
         person: Some(Person {
             id: UserId::from_bytes(id),
             name: "treasurer".to_owned(),

@@ -234,7 +234,7 @@ impl Shop {
         let caller = Caller {
             token: token.id.parse().unwrap(),
             vaults: VaultScope::All,
-            operator: false,
+            admin: None,
             ..admin()
         };
         let mut shop = Self {

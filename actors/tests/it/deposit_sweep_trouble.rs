@@ -339,7 +339,7 @@ async fn unreadable_rows__should_hold_up_neither_other_wallets_nor_the_follower(
     let caller = Caller {
         token: other.parse().unwrap(),
         vaults: VaultScope::All,
-        operator: false,
+        admin: None,
         ..admin()
     };
     let request = wire::CreateDepositWalletRequest {

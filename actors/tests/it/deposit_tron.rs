@@ -217,7 +217,7 @@ impl Watcher {
         let caller = Caller {
             token: token.id.parse().unwrap(),
             vaults: VaultScope::All,
-            operator: false,
+            admin: None,
             ..admin()
         };
         let request = wire::AddWatchAddressRequest {

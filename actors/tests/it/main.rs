@@ -10,6 +10,7 @@
     missing_docs
 )]
 
+mod admin_tokens;
 mod approvals;
 mod aptos_double;
 mod aptos_node;

@@ -13,8 +13,8 @@ use covault_actors::{
     gateway::{Caller, Gateway, OperationResponse, RequestBody},
     operations::{
         self, AddWatchAddress, ConfigureSweep, CreateBatchPayment, CreateDepositWallet,
-        CreateSigningRequest, CreateWallet, GetWalletInfo, Operation, RejectSigningRequest,
-        RevokeToken, UpdateWallet,
+        CreateSigningRequest, CreateToken, CreateWallet, GetWalletInfo, ListTokens, Operation,
+        RejectSigningRequest, RevokeToken, UpdateWallet,
     },
     store::{Batch, CommitError, KeySpace, Scan, Store},
     testing::{StoreCall, StoreDouble, ToldStore},
@@ -27,7 +27,7 @@ use covault_core::{
         admin::{ConfigureSweepRequest, CreateTokenRequest, RevokeTokenRequest, Token},
         wire::{self, NetworkType, get_wallet_info_request::Wallet as AuditActor},
     },
-    token::TokenKind,
+    token::{AdminRole, TokenKind},
 };
 use prost::Message as _;
 
@@ -237,6 +237,11 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
             asked::<CreateDepositWallet>(&sweep),
         ),
         (sweeps, KeySpace::Watch, asked::<AddWatchAddress>(&watch)),
+        (
+            TokenKind::Admin(AdminRole::Operator),
+            KeySpace::TokenName,
+            asked::<CreateToken>(&new_token("left behind", platform)),
+        ),
     ];
     let count = async |space| {
         let all = Scan::prefix(space, &[], 1_000);
@@ -278,6 +283,9 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
         assert_eq!(store.revoked.load(Ordering::SeqCst), number + 1);
         assert_eq!(rows().await, before, "{}", command.0);
     }
+    let tokens = call::<ListTokens>(&operator, &admin(), Default::default()).await;
+    let mut tokens = tokens.unwrap().tokens.into_iter();
+    assert!(tokens.all(|token| token.name != "left behind"));
     // Nothing else came to harm: neither the wallet nor the request that was not rejected.
     world.evm.down.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &waiting).await.error, None);

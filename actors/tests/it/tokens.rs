@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use covault_actors::{
-    gateway::{Caller, Gateway, VaultScope},
+    gateway::{AdminCaller, Caller, Gateway, VaultScope},
     operations::{
         AddWatchAddress, CancelReshare, CreateDepositWallet, CreateSigningRequest, CreateToken,
         CreateWallet, GetSigningRequestDetails, GetSigningRequestList, GetWalletInfo, ListNodes,
@@ -20,12 +20,22 @@ use covault_core::{
         },
         wire::{self, get_wallet_info_request::Wallet as AuditActor},
     },
-    token::{ApiToken, TokenAccess, TokenHash, TokenKind, TokenVaults, kind_of},
+    token::{AdminRole, ApiToken, TokenAccess, TokenHash, TokenKind, TokenVaults, is_token},
 };
 
 use crate::world::*;
 
 pub fn new_token(name: &str, kind: TokenKind) -> CreateTokenRequest {
+    if let Some(role) = kind.role() {
+        return CreateTokenRequest {
+            name: name.into(),
+            kind: kind.name().into(),
+            role: role.name().into(),
+            allow: vec!["127.0.0.1".into()],
+            expires_at_ms: Some(u64::MAX),
+            ..Default::default()
+        };
+    }
     CreateTokenRequest {
         name: name.into(),
         kind: kind.name().into(),
@@ -102,6 +112,10 @@ fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, Fault>) {
 /// Who calls with a token.
 pub fn with(token: &Token) -> Caller {
     let vaults = token.vaults.iter().map(|vault| vault.parse().unwrap());
+    let admin = AdminRole::parse(&token.role).map(|role| AdminCaller {
+        role,
+        token: Some(token.name.clone()),
+    });
     Caller {
         token: token.id.parse().unwrap(),
         vaults: if token.all_vaults {
@@ -109,8 +123,11 @@ pub fn with(token: &Token) -> Caller {
         } else {
             VaultScope::Only(vaults.collect())
         },
-        access: TokenAccess::parse(&token.access).unwrap(),
-        operator: false,
+        access: match &admin {
+            Some(admin) => admin.role.access(),
+            None => TokenAccess::parse(&token.access).unwrap(),
+        },
+        admin,
         request_id: "test".into(),
         person: None,
     }
@@ -123,7 +140,7 @@ fn record_of(made: &CreateTokenResponse) -> ApiToken {
     ApiToken {
         id: token.id.parse().unwrap(),
         name: token.name,
-        kind: TokenKind::parse(&token.kind).unwrap(),
+        kind: TokenKind::parse(&token.kind, &token.role).unwrap(),
         vaults: if token.all_vaults {
             TokenVaults::All
         } else {
@@ -144,7 +161,7 @@ async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store(
     let (one, two) = (world.start().await, world.start().await);
     let made = make(&one, new_token("shop", TokenKind::Platform)).await;
     let (text, token) = (made.secret.as_str(), made.token.as_ref().unwrap());
-    assert_eq!(kind_of(text), Some(TokenKind::Platform));
+    assert!(is_token(text));
     assert_eq!(token.id, TokenHash::of(text).id().to_string());
     for gateway in [&one, &two] {
         assert_eq!(look_up(gateway, text).await.unwrap(), record_of(&made));
@@ -234,7 +251,7 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
     let vault = vault(&gateway, "main").await;
     // A token that reaches every vault is no operator.
     let client = Caller {
-        operator: false,
+        admin: None,
         ..admin()
     };
     let (gateway, token) = (&gateway, || "a".to_owned());
@@ -282,7 +299,7 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
     let reader = Caller {
         token: TokenId::from_bytes([5; 16]),
         access: TokenAccess::ReadOnly,
-        operator: false,
+        admin: None,
         ..admin()
     };
     let asked = wire::GetSigningRequestDetailsRequest {
@@ -342,7 +359,7 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
     let reader = Caller {
         token: TokenId::from_bytes([5; 16]),
         access: TokenAccess::ReadOnly,
-        operator: false,
+        admin: None,
         ..admin()
     };
     // Sent, it is what everybody can look up on the chain.

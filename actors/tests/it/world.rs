@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use covault_actors::{
     chain_rpc::{CALLS_PER_NODE, ChainClient, ChainClients, ChainKey, PoolPorts, SpeedUpPolicy},
     gateway::{
-        Caller, Gateway, OperationResponse, VaultScope,
+        AdminCaller, Caller, Gateway, OperationResponse, VaultScope,
         command_bus::{CommandBus, memory::MemoryCommandBus},
     },
     operations::{
@@ -227,7 +227,7 @@ pub fn admin() -> Caller {
         token: TokenId::from_bytes([1; 16]),
         vaults: VaultScope::All,
         access: TokenAccess::Full,
-        operator: true,
+        admin: Some(AdminCaller::unnamed()),
         request_id: "test".into(),
         person: None,
     }
@@ -238,7 +238,7 @@ pub fn stranger() -> Caller {
         token: TokenId::from_bytes([2; 16]),
         vaults: VaultScope::Only(vec![]),
         access: TokenAccess::Full,
-        operator: false,
+        admin: None,
         request_id: "test".into(),
         person: None,
     }

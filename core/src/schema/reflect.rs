@@ -33,6 +33,7 @@ struct SchemaIndex {
     takes_idempotency_key: ExtensionDescriptor,
     needs_full_access: ExtensionDescriptor,
     people_may_call: ExtensionDescriptor,
+    reads_audit_log: ExtensionDescriptor,
     default_group: ExtensionDescriptor,
     operation_group: ExtensionDescriptor,
     fails_with_execute_code: ExtensionDescriptor,
@@ -77,6 +78,7 @@ fn read() -> Result<SchemaIndex, String> {
         takes_idempotency_key: option("takes_idempotency_key")?,
         needs_full_access: option("needs_full_access")?,
         people_may_call: option("people_may_call")?,
+        reads_audit_log: option("reads_audit_log")?,
         default_group: option("default_group")?,
         operation_group: option("operation_group")?,
         fails_with_execute_code: option("fails_with_execute_code")?,
@@ -110,6 +112,7 @@ pub(super) struct MethodOptions {
     pub takes_idempotency_key: bool,
     pub needs_full_access: bool,
     pub people_may_call: bool,
+    pub reads_audit_log: bool,
     pub fails_with_execute_code: bool,
     pub leads_to: Vec<wire::OperationLink>,
     /// The group, of its own or that of its service.
@@ -141,6 +144,7 @@ pub(super) fn method_options(method: &MethodDescriptor) -> Result<MethodOptions,
         takes_idempotency_key: is(&reflection.takes_idempotency_key),
         needs_full_access: is(&reflection.needs_full_access),
         people_may_call: is(&reflection.people_may_call),
+        reads_audit_log: is(&reflection.reads_audit_log),
     })
 }
 

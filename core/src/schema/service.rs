@@ -40,6 +40,7 @@ pub struct OperationDescriptor {
     takes_idempotency_key: bool,
     needs_full_access: bool,
     people_may_call: bool,
+    reads_audit_log: bool,
     fails_with_execute_code: bool,
     leads_to: Vec<wire::OperationLink>,
 }
@@ -67,6 +68,7 @@ pub fn operations() -> Result<Vec<OperationDescriptor>, Fault> {
                 group,
                 takes_idempotency_key: options.takes_idempotency_key,
                 people_may_call: options.people_may_call,
+                reads_audit_log: options.reads_audit_log,
                 fails_with_execute_code: options.fails_with_execute_code,
                 leads_to: options.leads_to,
                 needs_full_access: options.needs_full_access || !has_no_effect(&method),
@@ -114,6 +116,11 @@ impl OperationDescriptor {
     /// Whether people of the console may call it, although it is for operators.
     pub fn people_may_call(&self) -> bool {
         self.people_may_call
+    }
+
+    /// Whether it reads the audit log, which not every admin token may.
+    pub fn reads_audit_log(&self) -> bool {
+        self.reads_audit_log
     }
 
     /// Whether its error says why a signing request failed, and has the code for that.

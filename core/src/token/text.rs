@@ -1,6 +1,6 @@
-//! The text of a token: `cvp_` or `cvs_`, 43 characters of base62 for 256 random bits, and 6 for
+//! The text of a token: `cvp_`, `cvs_` or `cva_`, 43 characters of base62 for 256 random bits, and 6 for
 //! the CRC-32 of what is before. Scanners for leaked secrets know it by its form
-//! (`cv[ps]_[0-9A-Za-z]{49}`) and make sure by its checksum, without asking anyone.
+//! (`cv[psa]_[0-9A-Za-z]{49}`) and make sure by its checksum, without asking anyone.
 
 use secrecy::SecretString;
 use zeroize::Zeroizing;
@@ -30,26 +30,29 @@ pub fn make(kind: TokenKind, entropy: &dyn Entropy) -> SecretString {
     SecretString::from(text)
 }
 
-/// What a text is a token for, judged by its form and checksum alone; `None` when it is not a token.
-pub fn kind_of(text: &str) -> Option<TokenKind> {
-    let kind = [TokenKind::Platform, TokenKind::Sweep]
-        .into_iter()
-        .find(|kind| text.starts_with(kind.prefix()))?;
-    if text.len() != LENGTH {
-        return None;
+/// What tokens begin with, of whatever kind.
+const PREFIXES: [&str; 3] = ["cvp_", "cvs_", "cva_"];
+
+/// Whether a text is a token, judged by its form and checksum alone.
+pub fn is_token(text: &str) -> bool {
+    let has_prefix = PREFIXES.iter().any(|prefix| text.starts_with(prefix));
+    if !has_prefix || text.len() != LENGTH {
+        return false;
     }
-    let (before, given) = text.split_at_checked(LENGTH - CHECKSUM)?;
+    let Some((before, given)) = text.split_at_checked(LENGTH - CHECKSUM) else {
+        return false;
+    };
     if !before
         .bytes()
         .skip(PREFIX)
         .all(|byte| DIGITS.contains(&byte))
     {
-        return None;
+        return false;
     }
     let mut checksum = String::with_capacity(CHECKSUM);
     let mut crc = crc32fast::hash(before.as_bytes()).to_be_bytes();
     base62(&mut crc, CHECKSUM, &mut checksum);
-    (checksum == given).then_some(kind)
+    checksum == given
 }
 
 /// Appends a big-endian number in `digits` digits of base 62, which must be enough for it. The

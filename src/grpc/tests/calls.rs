@@ -6,7 +6,7 @@ use covault_core::schema::wire;
 use super::*;
 use crate::{
     api::admission::{Admission, AdmissionLimits, CallRate},
-    http::tests::routes::{UNLIMITED, never, vault},
+    http::tests::routes::{UNLIMITED, both_sides, never, vault},
 };
 
 const GZIP_OF_X: &str = "1f8b0800000000000203e362ac00008b9413b503000000";
@@ -132,7 +132,7 @@ async fn refusals__should_have_the_status_of_their_class() {
         (
             with("admin", uuid("x")),
             Code::PermissionDenied,
-            "the admin token",
+            "an admin token",
             "forbidden",
         ),
         (
@@ -331,7 +331,7 @@ async fn calls__should_be_counted_by_operation_and_code() {
 
 /// A vault, made over REST: the transports share what they serve.
 async fn vault_of(server: &Server) -> String {
-    vault(&crate::http::router(&server.api, &never()).expect("routes")).await
+    vault(&both_sides(&server.api, &never())).await
 }
 
 #[tokio::test]
@@ -377,7 +377,7 @@ async fn idempotency_key__should_give_the_first_answer_again() {
 async fn idempotency_key__should_hold_over_both_transports() {
     let server = Server::start(|api| api.strict_idempotency = true).await;
     let vault_uuid = vault_of(&server).await;
-    let rest = crate::http::router(&server.api, &never()).expect("routes");
+    let rest = both_sides(&server.api, &never());
     let body =
         format!("{{\"vaultUuid\": \"{vault_uuid}\", \"networkType\": 1, \"name\": \"one\"}}");
     let request = HttpRequest::post("/v1/createWallet")
@@ -500,7 +500,7 @@ fn our_own_fault__should_say_nothing_but_how_to_find_it() {
 #[tokio::test]
 async fn operation__should_have_the_time_that_its_message_has_not() {
     let server = Server::start(|api| api.body_timeout = Duration::from_millis(10)).await;
-    let http = crate::http::router(&server.api, &never()).expect("routes");
+    let http = both_sides(&server.api, &never());
     let vault_uuid = vault(&http).await;
     let (gateway, caller) = (&server.api.gateway, Caller::service("test"));
     let wallet = wire::CreateWalletRequest {

@@ -31,7 +31,7 @@ impl Server {
     async fn patient(longest: Duration, change: impl FnOnce(&mut Api)) -> Self {
         let api = api_with(change).await;
         let (stop, stopped) = watch::channel(false);
-        let router = router(&api, longest, &stopped).expect("routes");
+        let router = both_grpc_sides(&api, longest, &stopped);
         Self { api, router, stop }
     }
 
@@ -47,6 +47,22 @@ impl Server {
         let message = A::decode(body).expect("the answer is of the schema");
         Ok(tonic::Response::from_parts(metadata, message, extensions))
     }
+}
+
+/// The listeners of both sides as one.
+pub(crate) fn both_grpc_sides(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Router {
+    let side = |side| router(api, side, longest, stop).expect("routes");
+    let (clients, operators) = (side(ApiSide::Clients), side(ApiSide::Operators));
+    Router::new().fallback(move |request: Request| {
+        let is_for_operators = request.uri().path().starts_with("/covault.admin.");
+        let side = if is_for_operators {
+            &operators
+        } else {
+            &clients
+        };
+        let side = side.clone();
+        async move { side.oneshot(request).await.expect("an answer") }
+    })
 }
 
 type Called<A> = Result<tonic::Response<A>, Status>;

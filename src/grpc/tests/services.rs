@@ -127,7 +127,6 @@ async fn reflection__should_show_the_services_and_the_whole_schema() {
                 .collect();
             names.sort();
             let expected = [
-                "covault.admin.v1.AdminAPI",
                 "grpc.health.v1.Health",
                 "grpc.reflection.v1.ServerReflection",
                 "mpcvault.platform.v1.PlatformAPI",

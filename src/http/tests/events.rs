@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::timeout};
 use tower::ServiceExt as _;
 
 use super::{
-    routes::{TestRequest, UNLIMITED, api_with, never, post, vault_named},
+    routes::{TestRequest, UNLIMITED, api_with, both_sides, never, post, vault_named},
     *,
 };
 use crate::api::admission::{Admission, AdmissionLimits};
@@ -104,7 +104,7 @@ const MINE: [(&str, &str); 1] = [("x-mtoken", "platform")];
 #[tokio::test]
 async fn events__should_tell_what_has_changed_and_nothing_that_is_secret() {
     let api = api_with(|_| ()).await;
-    let app = router(&api, &never()).expect("routes");
+    let app = both_sides(&api, &never());
     let mut ears = Ears::open(&app, &MINE).await;
     let first = ears.next().await.expect("a position");
     assert!(first.id.is_some() && first.event.is_none(), "{first:?}");
@@ -169,7 +169,7 @@ async fn events__should_tell_what_has_changed_and_nothing_that_is_secret() {
 #[tokio::test]
 async fn tokens__should_hear_of_their_vaults_only_until_they_are_revoked() {
     let api = api_with(|_| ()).await;
-    let app = router(&api, &never()).expect("routes");
+    let app = both_sides(&api, &never());
     let (mine, from) = wallet(&app, "mine").await;
     let other = vault_named(&app, "other").await;
     let admin = async |path: &str, body: Value| {
@@ -207,7 +207,7 @@ async fn tokens__should_hear_of_their_vaults_only_until_they_are_revoked() {
 #[tokio::test]
 async fn ids__should_be_ours_and_of_the_last_day() {
     let api = api_with(|_| ()).await;
-    let app = router(&api, &never()).expect("routes");
+    let app = both_sides(&api, &never());
     let ask = async |headers: Vec<(&str, &str)>, method| {
         let ask = TestRequest {
             method,
@@ -258,7 +258,7 @@ async fn listeners__should_be_bounded_leave_their_place_and_end_with_the_process
     };
     let api = api_with(|api| api.admission = Admission::new(&limits)).await;
     let (stop, stopped) = watch::channel(false);
-    let app = router(&api, &stopped).expect("routes");
+    let app = both_sides(&api, &stopped);
     let mut ears = Ears::open(&app, &MINE).await;
     let other = Ears::open(&app, &MINE).await;
     let refused = async || {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    routes::{TestRequest, UNLIMITED, api_with, never, post},
+    routes::{TestRequest, UNLIMITED, api_with, both_sides, never, post},
     *,
 };
 use crate::api::{
@@ -47,7 +47,7 @@ async fn answer(app: &Router, request: Request) -> (u16, HeaderMap, Value) {
 
 async fn app(terms: AdmissionLimits) -> Router {
     let api = api_with(|api| api.admission = Admission::new(&terms)).await;
-    router(&api, &never()).expect("routes")
+    both_sides(&api, &never())
 }
 
 /// So slow that nothing comes back during a test.
@@ -297,7 +297,7 @@ async fn names_refs_and_notes__should_not_mislead_who_reads_them() {
 #[tokio::test]
 async fn slow_body__should_be_given_up() {
     let api = api_with(|api| api.body_timeout = Duration::from_millis(10)).await;
-    let app = router(&api, &never()).expect("routes");
+    let app = both_sides(&api, &never());
     for (path, shape) in [(PATH, "/error/message"), ("/v1/sweep/wallets", "/reason")] {
         let never = futures::stream::pending::<Result<Bytes, std::io::Error>>();
         let request = request("192.0.2.1:1", "platform", path, Body::from_stream(never));
@@ -312,7 +312,7 @@ async fn slow_body__should_be_given_up() {
 #[tokio::test]
 async fn unavailable__should_say_when_to_try_again() {
     let api = api_with(|_| ()).await;
-    let app = router(&api, &never()).expect("routes");
+    let app = both_sides(&api, &never());
     let ready = TestRequest {
         method: Method::GET,
         ..post("/readyz", json!({}))

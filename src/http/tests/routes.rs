@@ -134,7 +134,23 @@ async fn app_of(
     let api = api_of(signers, chains, |api| {
         api.strict_idempotency = strict_idempotency;
     });
-    router(&api.await, &never()).expect("routes")
+    both_sides(&api.await, &never())
+}
+
+/// The listeners of both sides as one.
+pub(crate) fn both_sides(api: &Arc<Api>, stop: &StopSignal) -> Router {
+    let side = |side| router(api, side, stop).expect("routes");
+    let (clients, operators) = (side(ApiSide::Clients), side(ApiSide::Operators));
+    Router::new().fallback(move |request: Request| {
+        let is_for_operators = request.uri().path().starts_with("/admin/");
+        let side = if is_for_operators {
+            &operators
+        } else {
+            &clients
+        };
+        let side = side.clone();
+        async move { side.oneshot(request).await.expect("an answer") }
+    })
 }
 
 /// An API that was changed in something, over signers that never sign.
@@ -169,7 +185,7 @@ pub(crate) async fn api_of(
         bus_reachable: Box::new(|| false),
         tokens: Tokens::new(
             &SecretString::from("platform"),
-            &SecretString::from("admin"),
+            Some(&SecretString::from("admin")),
         ),
         admission: Admission::new(&UNLIMITED),
         clock: Arc::new(SystemClock),

@@ -182,7 +182,8 @@ async fn create_token__should_name_the_field_that_is_wrong() {
     };
     for (request, start) in [
         (with("name", json!("")), "name: "),
-        (with("kind", json!("admin")), "kind: "),
+        (with("kind", json!("root")), "kind: "),
+        (with("kind", json!("admin")), "role: "),
         (with("access", json!("write")), "access: "),
         (with("allow", json!(["192.0.2.0/24", "x"])), "allow[1]: "),
         (with("allVaults", json!(false)), "vaults: "),

@@ -180,6 +180,14 @@ fn store(around: &Surroundings) -> Vec<Row> {
                 "store.url_file: the PostgreSQL store cannot be used",
                 "\"nowhere\" does not exist",
             ]),
+        postgres("a database without a store, and no word that one is to be made")
+            .text(url, &server.database())
+            .set("serve.init", "false")
+            .prepare(super::serve::with_identity)
+            .says(&[
+                "store.url: the database holds no store of Covault",
+                "covault serve --init",
+            ]),
         postgres("a store of a newer program")
             .text(url, &newer)
             .says(&[

@@ -246,17 +246,7 @@ fn folders() -> Vec<Row> {
             ]),
         serve("a store that is gone")
             .set("serve.init", "false")
-            .prepare(|folder| {
-                let data = folder.join("data");
-                fs::create_dir(&data).unwrap();
-                mode(&data, 0o700);
-                let identity = data.join("identity");
-                let made = Command::new("ssh-keygen")
-                    .args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"])
-                    .arg(&identity)
-                    .status();
-                assert!(made.unwrap().success());
-            })
+            .prepare(with_identity)
             .says(&[
                 "serve.data_dir: DIR/data has the identity of an orchestrator, but its store DIR/data/store.redb is missing",
                 "covault backup restore",
@@ -270,6 +260,18 @@ fn folders() -> Vec<Row> {
             .folder("data/store.redb", 0o700, None)
             .says(&["serve.data_dir: the store DIR/data/store.redb cannot be opened"]),
     ]
+}
+
+/// An orchestrator's folder that holds nothing but its identity.
+pub fn with_identity(folder: &Path) {
+    let data = folder.join("data");
+    fs::create_dir(&data).unwrap();
+    mode(&data, 0o700);
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"])
+        .arg(data.join("identity"))
+        .status();
+    assert!(made.unwrap().success());
 }
 
 fn secret_files() -> Vec<Row> {
@@ -297,6 +299,13 @@ fn secret_files() -> Vec<Row> {
             .private("token", &long)
             .private("copy", &long)
             .says(&["serve.platform_token_file and serve.admin_token_file hold the same token"]),
+        serve("a socket of the admin API in a folder that is missing")
+            .text("serve.admin_listen", "unix:DIR/none/admin.sock")
+            .says(&["serve.admin_listen: the folder DIR/none is missing; make it"]),
+        serve("a file where the socket of the admin API is to be")
+            .text("serve.admin_listen", "unix:DIR/notes")
+            .private("notes", "not a socket")
+            .says(&["serve.admin_listen: DIR/notes is there and is not a socket"]),
         serve("a token in a folder that is missing")
             .text(platform, "DIR/none/token")
             .says(&["serve.platform_token_file: the folder DIR/none is missing; make it"]),

@@ -175,13 +175,11 @@ async fn pays_by_level(family: &str, chain: &str) {
         .create(json!({&send_native: {"from": from, "to": to, "value": "1000000"}}))
         .await;
     let reason = eventually("the request says why it waits", async || {
-        let answer = api
-            .raw("/admin/v1/listStuckRequests", |request| {
-                let token = dev.info["adminToken"].as_str().unwrap();
-                request.header("x-mtoken", token).json(&json!({}))
-            })
-            .await;
-        let said = answer.text().await.unwrap();
+        let said = dev
+            .admin("listStuckRequests", &json!({}))
+            .await
+            .1
+            .to_string();
         let setting = format!("chains.{chain}.most_price");
         (said.contains(&setting) && said.contains(&dear)).then_some(said)
     })

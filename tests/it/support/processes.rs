@@ -306,8 +306,19 @@ impl DevProcess {
         write_secret(&admin, self.info["adminToken"].as_str().unwrap());
         let mut command = covault();
         command.args(arguments);
-        command.args(["--url", &self.api.base, "--token-file"]);
+        command.args(["--url", self.admin_url(), "--token-file"]);
         outcome_of(command.arg(admin))
+    }
+
+    /// Where its admin API is.
+    pub fn admin_url(&self) -> &str {
+        self.info["adminUrl"].as_str().unwrap()
+    }
+
+    /// Calls an operation of the admin API: the status, and the answer.
+    pub async fn admin(&self, operation: &str, body: &Value) -> (u16, Value) {
+        let token = self.info["adminToken"].as_str().unwrap();
+        call_admin(self.admin_url(), token, operation, body).await
     }
 
     /// One that must succeed; gives what it prints.
@@ -337,6 +348,21 @@ impl DevProcess {
         self.api = api;
         self.info = info;
     }
+}
+
+/// Calls an operation of the admin API on its socket: the status, and the answer.
+pub async fn call_admin(url: &str, token: &str, operation: &str, body: &Value) -> (u16, Value) {
+    let socket = url.strip_prefix("unix:").unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().unix_socket(socket).build();
+    let request = client
+        .unwrap()
+        .post(format!("http://localhost/admin/v1/{operation}"))
+        .header("x-mtoken", token)
+        .json(body);
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap())
 }
 
 /// Makes `data` a copy of a folder on which `covault dev` was started once. Keys take five seconds of both cores: the

@@ -4,7 +4,7 @@
 use covault_core::{
     fault::Fault,
     ids::{TokenId, UserId, VaultId},
-    token::TokenAccess,
+    token::{AdminRole, TokenAccess},
 };
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use super::{ForwardOutcome, ForwardedCommand};
 use crate::{
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, Person, VaultScope},
+        caller::{AdminCaller, Caller, Person, VaultScope},
     },
     store::rows,
 };
@@ -24,7 +24,8 @@ struct EncodedCommand {
     /// `None`: every vault.
     vaults: Option<Vec<VaultId>>,
     access: TokenAccess,
-    operator: bool,
+    /// The role in the admin API, and the name of the token where it has one.
+    admin: Option<(AdminRole, Option<String>)>,
     request_id: String,
     /// Who calls from the console, and the name.
     person: Option<(UserId, String)>,
@@ -61,7 +62,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         token,
         vaults,
         access,
-        operator,
+        admin,
         request_id,
         person,
     } = caller;
@@ -73,7 +74,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
             VaultScope::Only(vaults) => Some(vaults),
         },
         access,
-        operator,
+        admin: admin.map(|admin| (admin.role, admin.token)),
         request_id,
         person: person.map(|person| (person.id, person.name)),
         method,
@@ -92,7 +93,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
         token,
         vaults,
         access,
-        operator,
+        admin,
         request_id,
         person,
         method,
@@ -105,7 +106,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
             token,
             vaults: vaults.map_or(VaultScope::All, VaultScope::Only),
             access,
-            operator,
+            admin: admin.map(|(role, token)| AdminCaller { role, token }),
             request_id,
             person: person.map(|(id, name)| Person { id, name }),
         },

@@ -30,7 +30,7 @@ fn commands__should_load_for_ever() {
             token: TokenId::from_bytes([9; 16]),
             vaults: VaultScope::All,
             access: TokenAccess::Full,
-            operator: true,
+            admin: Some(AdminCaller::unnamed()),
             request_id: "r".into(),
             person: None,
         },
@@ -47,6 +47,10 @@ fn commands__should_load_for_ever() {
     some.caller.person = Some(Person {
         id: UserId::from_bytes([6; 16]),
         name: "treasurer".into(),
+    });
+    some.caller.admin = Some(AdminCaller {
+        role: AdminRole::Auditor,
+        token: Some("anna".into()),
     });
     some.key = None;
     for (name, forwarded) in [("command", all), ("command-in-scope", some)] {

@@ -55,7 +55,7 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
         }
         refused(&away, FORBIDDEN, "IP is not allowed").await;
         refused(&made.sweep, FORBIDDEN, "a sweep token").await;
-        refused(&admin, FORBIDDEN, "the admin token").await;
+        refused(&admin, FORBIDDEN, "an admin token").await;
     }
     for operation in SWEEP {
         for other in [&caller.with("nonsense"), caller, &admin] {
@@ -112,15 +112,9 @@ pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
 /// comes.
 pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures) {
     let admin = async |operation: &str, body: Value| {
-        let response = world
-            .api()
-            .raw(&format!("/admin/v1/{operation}"), |request| {
-                let token = world.dev.info["adminToken"].as_str().unwrap();
-                request.header("x-mtoken", token).json(&body)
-            })
-            .await;
-        assert_eq!(response.status().as_u16(), 200, "{operation}");
-        response.json::<Value>().await.unwrap()
+        let (status, answer) = world.dev.admin(operation, &body).await;
+        assert_eq!(status, 200, "{operation}");
+        answer
     };
     let nodes = admin("listNodes", json!({})).await;
     let present = nodes["nodes"][0]["publicKey"].clone();
