@@ -142,9 +142,14 @@ bench-api:
 bench-crowd *arguments:
     cargo bench --bench crowd -- {{arguments}}
 
-# How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (6 minutes in a debug build)
+# How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (6 minutes in a debug build), and
+# that the one which was made last signs
 measure-vaults vaults="10000":
-    COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
+    COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
+
+# Transfers per second with a PostgreSQL so many milliseconds away, of 1, 8 and 64 wallets (half a minute)
+measure-transfers milliseconds="10":
+    COVAULT_DELAY_MS={{milliseconds}} cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored all --no-capture -E 'test(transfers__should_be_measured_behind_a_delay)'
 
 # How long a vault with 100,000 unfinished requests takes to answer its first call after a start
 measure-unfinished requests="100000":

@@ -77,6 +77,59 @@ fn let_run(process: &Process) {
     });
 }
 
+/// A world that is not quicker than outside of tests, on a database to which each way takes longer.
+async fn world_behind(server: &Postgres, delayed: &DelayedPort) -> World {
+    let mut world = world_on_database(delayed.url(&server.database())).await;
+    let defaults = covault_actors::settings::Settings::default();
+    world.settings.heartbeat_ms = defaults.heartbeat_ms;
+    world.settings.lease_ms = defaults.lease_ms;
+    world.settings.execute_wait_ms = defaults.execute_wait_ms;
+    world.settings.tracking_first_ms = defaults.tracking_first_ms;
+    world.settings.tracking_most_ms = defaults.tracking_most_ms;
+    world
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: just measure-transfers"]
+#[expect(clippy::disallowed_methods, reason = "how late the database is")]
+async fn transfers__should_be_measured_behind_a_delay() {
+    let delay_ms = std::env::var("COVAULT_DELAY_MS").map_or(10, |text| text.parse().unwrap());
+    let each = Duration::from_secs(10);
+    let server = Postgres::start();
+    let delayed = DelayedPort::to(server.port()).await;
+    let world = world_behind(&server, &delayed).await;
+    let process = Process::start(&world).await;
+    let_run(&process);
+    let vault = process.vault("main").await;
+    let wallets = stream::iter(0..64).map(|_| process.evm_wallet(vault));
+    let wallets: Vec<String> = wallets.buffered(8).collect().await;
+    delayed.delay_by(delay_ms);
+    for clients in [1, 8, 64] {
+        let (begun, before) = (Instant::now(), delayed.questions());
+        let work = wallets.iter().take(clients).map(async |wallet| {
+            let mut taken = Vec::new();
+            while begun.elapsed() < each {
+                let started = Instant::now();
+                let made = process.create(wallet).await;
+                assert!(process.outcome(&made).await);
+                taken.push(started.elapsed());
+            }
+            taken
+        });
+        let mut taken = futures::future::join_all(work).await.concat();
+        let seconds = begun.elapsed().as_secs_f64();
+        taken.sort_unstable();
+        let trips = delayed.questions() - before;
+        eprintln!(
+            "{clients} wallets, PostgreSQL {delay_ms} ms away: {:.1} transfers per second, half of them within {:?}, \
+             {:.1} round trips for each",
+            taken.len() as f64 / seconds,
+            taken[taken.len() / 2],
+            trips as f64 / taken.len() as f64
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: just measure-vaults"]
 #[expect(clippy::disallowed_methods, reason = "how many there are to be")]
@@ -85,14 +138,7 @@ async fn vaults__should_be_measured_while_they_move() {
     let server = Postgres::start();
     let delayed = DelayedPort::to(server.port()).await;
     delayed.delay_by(10);
-    let own = format!(":{}/", server.port());
-    let url = server
-        .database()
-        .replace(&own, &format!(":{}/", delayed.port));
-    let mut world = world_on_database(url).await;
-    let defaults = covault_actors::settings::Settings::default();
-    world.settings.heartbeat_ms = defaults.heartbeat_ms;
-    world.settings.lease_ms = defaults.lease_ms;
+    let world = world_behind(&server, &delayed).await;
     let here = |process: &Process| process.gateway.vault_share().0;
     let until = async |what: &str, is: &dyn Fn() -> bool| {
         let begun = Instant::now();
@@ -104,11 +150,11 @@ async fn vaults__should_be_measured_while_they_move() {
 
     let mut one = Process::start(&world).await;
     let_run(&one);
-    let first = one.vault("main").await;
-    let from = one.evm_wallet(first).await;
+    // It admits the nodes.
+    one.vault("first").await;
     let (gateway, begun) = (one.gateway.clone(), Instant::now());
     let made = one.inside(async move {
-        let made = stream::iter(1..vaults).map(|number| {
+        let made = stream::iter(2..vaults).map(|number| {
             let gateway = &gateway;
             async move {
                 let request = vault_request(&format!("v{number}"));
@@ -119,6 +165,8 @@ async fn vaults__should_be_measured_while_they_move() {
         made.buffer_unordered(64).collect::<Vec<()>>().await;
     });
     made.await.unwrap();
+    let last = one.vault("last").await;
+    let from = one.evm_wallet(last).await;
     eprintln!("{vaults} vaults are made: {:?}", begun.elapsed());
 
     let two = Process::start(&world).await;
@@ -139,7 +187,7 @@ async fn vaults__should_be_measured_while_they_move() {
     let pending = two.create(&from).await;
     assert!(two.outcome(&pending).await);
     eprintln!(
-        "one of them has signed: {:?} after the stop began",
+        "the one that was made last has signed: {:?} after the stop began",
         begun.elapsed()
     );
 
