@@ -189,7 +189,7 @@ async fn only_mine__should_be_what_a_person_can_still_approve() {
     }
     let person = |name: &str| Caller {
         token: TokenId::from_bytes(*ids[name].as_bytes()),
-        operator: false,
+        admin: None,
         person: Some(ConsolePerson {
             id: ids[name],
             name: name.into(),
