@@ -411,7 +411,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     }
     // Without scripts every page can be read.
     for (who, path, part) in [
-        ("treasurer", "/", "Waiting for approval"),
+        ("treasurer", "/", "Waiting for your approval"),
         ("treasurer", found_page.as_str(), TO),
         ("treasurer", vault_page.as_str(), "can sign"),
         ("treasurer", batch_page.as_str(), "0.75 coins of this chain"),

@@ -181,6 +181,13 @@ async fn hostile_console__should_get_an_approval_and_no_signature_where_nodes_sh
     let given = api.details(&thousand).await["approvals"][0]["person"].clone();
     assert_eq!(given, "treasurer");
 
+    // Signers take the word of their own pages alone.
+    eventually("the signers ask for more", async || {
+        let wanted = api.details(&thousand).await["approvalWanted"].to_string();
+        let is_it = wanted.contains("wants 1 of treasurer by way of node");
+        is_it.then_some(())
+    })
+    .await;
     // The command line and the node show the real one, under other words.
     let token = folder.join("token");
     write_secret(&token, &api.token);
@@ -215,13 +222,7 @@ async fn hostile_console__should_get_an_approval_and_no_signature_where_nodes_sh
         "{told}"
     );
 
-    // No signature: signers take the word of their own pages alone.
-    eventually("the signers ask for more", async || {
-        let wanted = api.details(&thousand).await["approvalWanted"].to_string();
-        let is_it = wanted.contains("wants 1 of treasurer by way of node");
-        is_it.then_some(())
-    })
-    .await;
+    // No signature has come of it.
     let shown = api.details(&thousand).await;
     assert_eq!(
         (

@@ -99,26 +99,18 @@ async fn inbox__should_list_what_waits_for_this_person_and_all_in_another_view()
     let treasurer = world.person("treasurer", "approver", &[]).await;
     let controller = world.person("controller", "approver", &[]).await;
     let viewer = world.person("viewer", "viewer", &[]).await;
-    let both = [
-        ("treasurer", treasurer.line.as_str()),
-        ("controller", &controller.line),
-    ];
-    let shared = world.vault("shared", 2, &both).await;
-    let own = world.vault("own", 1, &both[..1]).await;
-    let (first, second) = (
-        world.wallet(&shared, "cash").await,
-        world.wallet(&own, "cash").await,
-    );
-    let (for_both, for_one) = (
-        world.message(&first, "for both", "").await,
-        world.message(&second, "for one", "").await,
-    );
-    let all = BTreeSet::from([for_both.clone(), for_one.clone()]);
-    let shared = BTreeSet::from([for_both]);
+    let named_alone = [("treasurer", treasurer.line.as_str())];
+    let vault = world.vault("treasury", 1, &named_alone).await;
+    let from = world.wallet(&vault, "cash").await;
+    let mut all = BTreeSet::new();
+    for text in ["first", "second"] {
+        all.insert(world.message(&from, text, "").await);
+    }
+    let nothing = BTreeSet::new();
     for (person, path, listed, title) in [
         (&treasurer, "/", &all, "<title>(2) Inbox"),
-        (&controller, "/", &shared, "<title>(1) Inbox"),
-        (&controller, "/?view=all", &all, "<title>(1) Inbox"),
+        (&controller, "/", &nothing, "<title>Inbox"),
+        (&controller, "/?view=all", &all, "<title>Inbox"),
         // Nothing waits for who only looks.
         (&viewer, "/", &all, "<title>Inbox"),
     ] {

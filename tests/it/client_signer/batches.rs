@@ -92,7 +92,7 @@ pub async fn pay(world: &World) {
     })
     .await;
     assert!(
-        shown.contains("reason ") && shown.contains("client signer"),
+        shown.contains("refused to sign: the callback denied it"),
         "{shown}"
     );
     let mut again = covault();

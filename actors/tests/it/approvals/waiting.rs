@@ -207,7 +207,8 @@ async fn only_mine__should_be_what_a_person_can_still_approve() {
             let who = person(name);
             let page = call::<GetPendingSigningRequests>(&gateway, &who, request.clone()).await;
             let page = page.unwrap();
-            assert!(limit == 0 || page.signing_requests.len() <= limit as usize);
+            let listed = i64::try_from(page.signing_requests.len()).unwrap();
+            assert!(limit == 0 || listed <= limit);
             found.extend(page.signing_requests.into_iter().map(|it| it.uuid));
             if page.next.is_empty() {
                 return found;
