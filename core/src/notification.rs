@@ -31,6 +31,8 @@ pub enum NotificationKind {
     Failed,
     /// The signer node has not announced itself for a minute.
     NodeAway,
+    /// Signers hold it, so that it can still be rejected.
+    Held,
 }
 
 impl NotificationKind {
@@ -42,12 +44,13 @@ impl NotificationKind {
             Self::Signed => "request.signed.v1",
             Self::Failed => "request.failed.v1",
             Self::NodeAway => "node.away.v1",
+            Self::Held => "request.held.v1",
         }
     }
 
     /// Whether the person is asked for something that others may have done in between.
     pub fn asks(self) -> bool {
-        matches!(self, Self::Waits | Self::WaitsAgain)
+        matches!(self, Self::Waits | Self::WaitsAgain | Self::Held)
     }
 }
 

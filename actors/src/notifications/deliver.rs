@@ -62,6 +62,8 @@ pub struct NotificationDeliveryState {
     /// The version of the lease under which `told` was read.
     under: Option<u64>,
     told: ToldNotifications,
+    /// `told` is to be read again.
+    is_stale: bool,
     audience: BTreeMap<UserId, NotificationListener>,
     watch: NotificationWatch,
     on_the_way: BTreeSet<UserId>,
@@ -94,6 +96,7 @@ impl Actor for NotificationDelivery {
             means,
             under: None,
             told: ToldNotifications::new(),
+            is_stale: true,
             audience: BTreeMap::new(),
             watch: NotificationWatch::default(),
             on_the_way: BTreeSet::new(),
@@ -122,7 +125,7 @@ impl Actor for NotificationDelivery {
                 tracing::warn!(?fault, "failed to send notifications; retrying");
             }
             // What is known may not be what is stored.
-            state.under = None;
+            state.is_stale = true;
         }
         state.is_failing = done.is_err();
         Ok(())
@@ -140,13 +143,20 @@ impl NotificationDeliveryState {
     async fn look(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         let Some((services, version)) = self.here() else {
             self.under = None;
+            self.told.clear();
             self.services.counters.notifications.lock().waiting = None;
             return Ok(());
         };
         if self.under != Some(version) {
-            self.told = read(&services).await?;
+            // What was sent before is told again by whoever had the lease in between, or was.
+            self.unwritten.clear();
             self.watch = NotificationWatch::default();
+            self.is_stale = true;
+        }
+        if self.is_stale {
+            self.told = read(&services).await?;
             self.under = Some(version);
+            self.is_stale = false;
         }
         let audience = audience::all(&services).await?;
         let (changes, waiting) = self.watch.look(&services, &audience, &self.told).await?;
@@ -304,10 +314,13 @@ impl NotificationDeliveryState {
             .here()
             .filter(|(_, version)| self.under == Some(*version));
         let Some((services, _)) = here else {
-            // Whoever has the lease now tells it once more, or this process after it has read what was told.
-            self.unwritten.insert(user, sent);
+            // Whoever has the lease now tells it once more.
             return Ok(());
         };
+        if self.is_stale {
+            self.unwritten.insert(user, sent);
+            return Ok(());
+        }
         self.write(&services, sent).await?;
         self.send_to(&services, user, myself).await
     }

@@ -85,7 +85,9 @@ impl NotificationWriter<'_> {
                 let nodes = nodes::written(self.services).await?;
                 let name = nodes.into_iter().find(|it| it.id == *node);
                 let line = node.openssh_line("");
-                let name = name.map(|it| it.name).filter(|name| !name.is_empty());
+                // What a node calls itself could say anything.
+                let name = name.filter(|it| it.named && !it.name.is_empty());
+                let name = name.map(|it| foreign(&it.name));
                 let name = name.unwrap_or_else(|| line.clone());
                 let text =
                     format!("signer node {name} is away: it has not announced itself for a minute");
@@ -175,6 +177,13 @@ impl NotificationWriter<'_> {
             ),
             NotificationKind::Signed => format!("{of} was approved and signed"),
             NotificationKind::Failed => format!("{of} has failed"),
+            NotificationKind::Held => {
+                let held_ms = request.map(|it| it.consent.held_until_ms);
+                let held = utc(held_ms.unwrap_or_default());
+                format!(
+                    "{of} was approved, and signers hold it until {held}: reject it if it is wrong"
+                )
+            }
             NotificationKind::NodeAway => of,
         };
         let mut fields = self.fields(kind.event(), text, &format!("/requests/{uuid}"));
@@ -222,6 +231,7 @@ impl NotificationWriter<'_> {
                 NotificationKind::Signed => "approved and signed",
                 NotificationKind::Failed => "failed",
                 NotificationKind::NodeAway => "signer nodes away",
+                NotificationKind::Held => "held by signers: reject what is wrong",
             };
             let mut entry = Map::new();
             entry.insert("event".into(), kind.event().into());
@@ -273,7 +283,7 @@ impl NotificationWriter<'_> {
         };
         let vault = self.services.load::<Vault>(&rows::vault(id)).await;
         let vault = skip_unreadable(vault, format_args!("vault {id}"))?.flatten();
-        Ok(vault.map(|(vault, _)| (id, vault.name)))
+        Ok(vault.map(|(vault, _)| (id, foreign(&vault.name))))
     }
 
     /// In the form of the target.
@@ -318,6 +328,7 @@ impl NotificationWriter<'_> {
                     "text": slack_text(&text),
                     "mrkdwn": false,
                     "unfurl_links": false,
+                    "unfurl_media": false,
                 });
                 Ok(NotificationMessage {
                     headers: Vec::new(),
@@ -347,9 +358,23 @@ fn details(request: &SigningRequest, fields: &mut Map<String, Value>) {
         fields.insert("more_payments".into(), more.to_string().into());
     }
     if let RequestState::Failed { reason, .. } = &request.state {
-        let reason: String = reason.chars().take(MOST_REASON).collect();
+        let reason: String = foreign(reason).chars().take(MOST_REASON).collect();
         fields.insert("reason".into(), reason.into());
     }
+}
+
+/// Words of others on one line, without characters that turn or hide text, and without anything that becomes a link.
+fn foreign(text: &str) -> String {
+    let plain = |letter: char| match letter {
+        '\u{200b}'..='\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' => '?',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    let text: String = text.chars().map(plain).collect();
+    text.replace("://", ": //").replace("www.", "www .")
 }
 
 /// Text that Slack shows as it is: no mention, no link with another text.

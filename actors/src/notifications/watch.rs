@@ -15,11 +15,17 @@ use crate::{
     lists::READ_CHUNK,
     nodes,
     services::{Services, skip_unreadable},
-    store::{KeySpace, Scan, rows},
+    store::{KeySpace, Scan, prefix_end, rows},
 };
 
-/// Rows of what waits that are read at once.
-const PAGE: usize = 1_000;
+/// The newest of what waits in one vault that are looked at, and those of all vaults: whoever may ask for much must not fill
+/// the memory of who tells it. What is older was looked at when it was new.
+const OF_ONE_VAULT: usize = 2_000;
+const OF_ALL_VAULTS: usize = 50_000;
+/// Most requests that one look reads because they are new to it; the next look reads the rest.
+const MOST_NEW: usize = 1_000;
+/// Most that one person is told of at a time. What comes while so much is open is not told to that person.
+const MOST_OPEN: usize = 1_000;
 /// How long a node has to be away before anybody is told, in milliseconds.
 const AWAY_MS: u64 = 60_000;
 
@@ -32,12 +38,20 @@ pub type ToldNotifications = BTreeMap<NotificationKey, Notification>;
 /// What has changed in it; `None`: it is over.
 pub type ToldChanges = BTreeMap<NotificationKey, Option<Notification>>;
 
+/// When a request was looked at while it waited, and when it is to be looked at again; in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LookedAt {
+    /// When something was due for it.
+    due_ms: u64,
+    /// When the next approval of it ends.
+    again_ms: u64,
+}
+
 /// Looks again and again, and remembers what it has looked at.
 #[derive(Default)]
 pub struct NotificationWatch {
-    /// The requests that were looked at while they waited, and when something was due for each, in milliseconds since
-    /// the Unix epoch.
-    looked_at: HashMap<RequestId, u64>,
+    /// The requests that were looked at while they waited.
+    looked_at: HashMap<RequestId, LookedAt>,
     /// For whom that was.
     audience: Vec<(UserId, u64)>,
     /// Since when each node was found away, in milliseconds since the Unix epoch.
@@ -54,7 +68,7 @@ impl NotificationWatch {
         services: &Services,
         audience: &[NotificationListener],
         told: &ToldNotifications,
-    ) -> Result<(ToldChanges, HashMap<RequestId, u64>), Fault> {
+    ) -> Result<(ToldChanges, HashMap<RequestId, LookedAt>), Fault> {
         let who: Vec<_> = audience
             .iter()
             .map(|it| (it.user.id, it.target.set_at_ms))
@@ -72,19 +86,25 @@ impl NotificationWatch {
             false => HashMap::new(),
         };
         self.looked_at.retain(|id, _| waiting.contains_key(id));
-        let is_new = |(id, due_ms): &(&RequestId, &u64)| self.looked_at.get(*id) != Some(*due_ms);
-        let new: Vec<_> = waiting.iter().filter(is_new).map(|(id, _)| *id).collect();
+        let now_ms = services.now_ms();
+        let is_new = |(id, due_ms): &(&RequestId, &u64)| {
+            let known = self.looked_at.get(*id);
+            known.is_none_or(|known| known.due_ms != **due_ms || known.again_ms <= now_ms)
+        };
+        let new = waiting.iter().filter(is_new).take(MOST_NEW);
+        let new: Vec<_> = new.map(|(id, due_ms)| (*id, *due_ms)).collect();
+        let mut looked_at = HashMap::new();
         if audience.iter().any(NotificationListener::approves) {
-            asked(services, audience, told, &new, &mut changes).await?;
+            looked_at = asked(services, audience, told, &new, &mut changes).await?;
         }
         ended(services, &waiting, told, &mut changes).await?;
         self.nodes(services, audience, told, &mut changes).await?;
-        Ok((changes, waiting))
+        Ok((changes, looked_at))
     }
 
     /// What a look has found is written down.
-    pub fn noted(&mut self, waiting: HashMap<RequestId, u64>) {
-        self.looked_at = waiting;
+    pub fn noted(&mut self, looked_at: HashMap<RequestId, LookedAt>) {
+        self.looked_at.extend(looked_at);
     }
 
     async fn nodes(
@@ -130,15 +150,30 @@ impl NotificationWatch {
     }
 }
 
-/// All requests that wait, with when something is due for each, in milliseconds since the Unix epoch.
+/// The newest requests that wait in each vault, with when something is due for each, in milliseconds since the Unix epoch.
 async fn waiting(services: &Services) -> Result<HashMap<RequestId, u64>, Fault> {
     let mut found = HashMap::new();
-    let mut next = Some(Scan::prefix(KeySpace::Awaiting, &[], PAGE));
-    while let Some(scan) = next {
-        let page = services.store.scan(&scan).await?;
+    let mut from = Some(Vec::new());
+    while let Some(begin) = from
+        && found.len() < OF_ALL_VAULTS
+    {
+        let first = Scan {
+            from: Some(begin),
+            ..Scan::prefix(KeySpace::Awaiting, &[], 1)
+        };
+        let first = services.store.scan(&first).await?.pop();
+        let vault = first.and_then(|(key, _)| key.bytes.first_chunk::<16>().copied());
+        let Some(vault) = vault else {
+            break;
+        };
+        let newest = Scan {
+            reverse: true,
+            ..Scan::prefix(KeySpace::Awaiting, &vault, OF_ONE_VAULT)
+        };
+        let page = services.store.scan(&newest).await?;
         let keys = page.iter().filter_map(|(key, _)| rows::awaited(key));
         found.extend(keys.map(|(due_ms, id)| (id, due_ms)));
-        next = scan.rest(&page);
+        from = prefix_end(&vault);
     }
     Ok(found)
 }
@@ -163,39 +198,75 @@ fn find(
     }
 }
 
-/// Requests that have begun to wait, or do so for something else: those whom their rules name are told.
+/// Requests that have begun to wait, or do so for something else: those whom their rules name are told. Those that were
+/// looked at.
 async fn asked(
     services: &Services,
     audience: &[NotificationListener],
     told: &ToldNotifications,
-    new: &[RequestId],
+    new: &[(RequestId, u64)],
     changes: &mut ToldChanges,
-) -> Result<(), Fault> {
+) -> Result<HashMap<RequestId, LookedAt>, Fault> {
+    let mut open: HashMap<UserId, usize> = HashMap::new();
+    for (user, _) in told.keys() {
+        let count = open.entry(*user).or_default();
+        *count = count.saturating_add(1);
+    }
+    let mut looked_at = HashMap::new();
     for part in new.chunks(READ_CHUNK) {
         let now_ms = services.now_ms();
-        for request in requests(services, part).await?.into_values() {
-            let names = &request.consent.rule.of;
-            let is_named =
-                |it: &&NotificationListener| names.iter().any(|of| of.name == it.user.name);
+        let ids: Vec<_> = part.iter().map(|(id, _)| *id).collect();
+        let found = requests(services, &ids).await?;
+        for (id, due_ms) in part {
+            let given = found.get(id).map(|request| request.consent.given.iter());
+            let ends = given.into_iter().flatten();
+            let ends = ends.map(|given| given.terms.valid_until_ms);
+            let again_ms = ends.filter(|end_ms| *end_ms > now_ms).min();
+            let looked = LookedAt {
+                due_ms: *due_ms,
+                again_ms: again_ms.unwrap_or(u64::MAX),
+            };
+            looked_at.insert(*id, looked);
+        }
+        for request in found.into_values() {
             let people = audience.iter().filter(|it| it.approves());
             let people = people.filter(|it| it.user.reaches(request.vault));
-            for person in people.filter(is_named) {
+            for person in people.filter(|it| is_named(&request, &it.user.name)) {
                 let whom = (person.user.id, NotificationSubject::Request(request.id));
+                let count = open.entry(person.user.id).or_default();
+                if !told.contains_key(&whom) {
+                    if *count >= MOST_OPEN {
+                        continue;
+                    }
+                    *count = count.saturating_add(1);
+                }
                 let kind = asked_of(&request, &person.user.name, now_ms);
                 find(told, changes, whom, Some(&request), kind, false, now_ms);
             }
         }
     }
-    Ok(())
+    Ok(looked_at)
 }
 
-/// What a person is to be told of a request that waits; `None`: it does not wait for this person.
+fn is_named(request: &SigningRequest, name: &str) -> bool {
+    let mut of = request.consent.rule.of.iter();
+    of.any(|it| it.name == name)
+}
+
+/// What a person is to be told of a request that waits; `None`: nothing.
 pub fn asked_of(request: &SigningRequest, name: &str, now_ms: u64) -> Option<NotificationKind> {
+    let consent = &request.consent;
+    let waits = matches!(request.state, RequestState::AwaitingApproval { .. });
+    // Who may approve may reject, and has this time to do so.
+    if waits && consent.held_until_ms > now_ms && is_named(request, name) {
+        return Some(NotificationKind::Held);
+    }
+    let has_given = consent.given.iter().any(|it| it.person == name);
     request
         .asks(name, now_ms)
-        .then_some(match request.consent.wanted {
-            None => NotificationKind::Waits,
-            Some(_) => NotificationKind::WaitsAgain,
+        .then_some(match consent.wanted.is_some() || has_given {
+            false => NotificationKind::Waits,
+            true => NotificationKind::WaitsAgain,
         })
 }
 
@@ -223,6 +294,8 @@ async fn ended(
             let request = found.get(id);
             let (kind, is_over) = match request.map(|it| &it.state) {
                 None => (None, true),
+                // It waits, among more than a look has read.
+                Some(RequestState::AwaitingApproval { .. }) => continue,
                 Some(RequestState::Failed { .. }) => (Some(NotificationKind::Failed), true),
                 Some(RequestState::Succeeded { .. }) => (Some(NotificationKind::Signed), true),
                 Some(RequestState::Signed { .. } | RequestState::Broadcasting { .. }) => {
@@ -232,7 +305,6 @@ async fn ended(
                 Some(
                     RequestState::Received
                     | RequestState::Screened { .. }
-                    | RequestState::AwaitingApproval { .. }
                     | RequestState::Preparing { .. }
                     | RequestState::Prepared { .. }
                     | RequestState::Signing { .. }

@@ -18,6 +18,12 @@ use crate::{
     webhooks::WebhookSecret,
 };
 
+/// Whether nobody on the way reads the URL itself: over TLS, or on this machine.
+fn is_private(url: &str) -> bool {
+    let begins = ["https://", "http://127.0.0.1:", "http://localhost:"];
+    begins.iter().any(|begin| url.starts_with(begin))
+}
+
 /// Sets where a person is told what waits, in place of where it was before. Each time with a new secret.
 pub struct NotifyUser;
 
@@ -46,6 +52,12 @@ impl Operation for NotifyUser {
             _ => return Err(Fault::field("form", "must be webhook, slack or none")),
         };
         let url = check_url("url", Webhook(url), &services.webhooks.rules)?;
+        if let (Some(NotificationForm::Slack), Some(url)) = (&form, &url)
+            && !is_private(&url.0)
+        {
+            let problem = "must begin with https:// for slack: it is a secret";
+            return Err(Fault::field("url", problem));
+        }
         let target = match (form, url) {
             (None, None) => None,
             (None, Some(_)) => return Err(Fault::field("url", "must be empty with `none`")),

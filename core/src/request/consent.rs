@@ -404,9 +404,8 @@ impl Consent {
             counts.any(|it| it.person == name)
         };
         let is_named = self.rule.of.iter().any(|it| it.name == person);
-        // Where all have approved and a signer wants more, nobody else could help.
-        let asks_all = self.wanted.is_some() && self.rule.of.iter().all(|it| has_given(&it.name));
-        is_named && self.held_until_ms == 0 && (asks_all || !has_given(person))
+        // Where a signer wants more, those who have approved may have to do so once more: with a higher fee, say.
+        is_named && self.held_until_ms == 0 && (self.wanted.is_some() || !has_given(person))
     }
 
     /// How many approvals it needs in all, as far as is known.

@@ -347,7 +347,7 @@ async fn slack__should_get_text_and_details_only_where_they_are_wanted() {
             .collect();
         assert_eq!(
             fields,
-            ["mrkdwn", "text", "unfurl_links"].into()
+            ["mrkdwn", "text", "unfurl_links", "unfurl_media"].into()
         );
         assert!(
             text.starts_with(&format!("manual: request {uuid} waits")),
