@@ -253,31 +253,6 @@ pub async fn approve(
     }))
 }
 
-/// The vault of requests to reject, which is the same.
-fn one_vault<'a>(
-    found: &FoundRequests,
-    ids: impl Iterator<Item = &'a RequestId>,
-) -> Result<VaultId, PageError> {
-    let mut vaults = BTreeSet::new();
-    for id in ids {
-        let of = found.requests.iter().filter(|it| it.id == *id);
-        let of: Vec<_> = of.collect();
-        if of.is_empty() {
-            return Err(found.not_waiting());
-        }
-        vaults.extend(of.iter().map(|it| it.vault));
-    }
-    let mut vaults = vaults.into_iter();
-    match (vaults.next(), vaults.next()) {
-        (Some(vault), None) => Ok(vault),
-        _ => {
-            let problem =
-                "these are requests of several vaults: reject those of each by themselves";
-            Err(PageError::new(StatusCode::BAD_REQUEST, problem))
-        }
-    }
-}
-
 pub async fn begin_rejection(
     call: &PageCall<'_>,
     session: &PageSession,
@@ -291,14 +266,17 @@ pub async fn begin_rejection(
     uuids.dedup();
     let ids = ids_of(uuids.into_iter())?;
     let found = waiting(call, session, &ids).await?;
+    // Of the vault of what was shown, whatever else is told of the same ids.
+    let mut vaults = BTreeSet::new();
     for item in &form.items {
-        as_shown(
-            &found,
-            item.uuid.parse().map_err(|_| not_waiting())?,
-            &item.shown,
-        )?;
+        let id = item.uuid.parse().map_err(|_| not_waiting())?;
+        vaults.insert(as_shown(&found, id, &item.shown)?.vault);
     }
-    let vault = one_vault(&found, ids.iter())?;
+    let mut vaults = vaults.into_iter();
+    let (Some(vault), None) = (vaults.next(), vaults.next()) else {
+        let problem = "these are requests of several vaults: reject those of each by themselves";
+        return Err(PageError::new(StatusCode::BAD_REQUEST, problem));
+    };
     let challenge = rejections_challenge(vault, &ids)?;
     let uuids: Vec<_> = ids.iter().map(RequestId::to_string).collect();
     Ok(PageResponse::json(&json!({
@@ -321,9 +299,9 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
     }
     // What is signed is obeyed here, whatever orchestrators tell by now; of vaults that the node has no key of there is
     // nothing to obey.
-    let here = match call.page.waiting.signs_for(vault)? {
+    let (here, is_unwritten) = match call.page.waiting.signs_for(vault)? {
         true => reject_here(call, vault, &ids, &proof).await,
-        false => BTreeSet::new(),
+        false => (BTreeSet::new(), false),
     };
     let found = match waiting(call, session, &ids).await {
         Ok(found) => found,
@@ -379,30 +357,35 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
     }
     let is_here = |id: &RequestId| here.contains(id);
     let all_here = ids.iter().all(is_here);
-    Ok(answer(&ids, &outcomes, |_| match all_here {
-        true => "rejected; this node never signs it".to_owned(),
-        false => "rejected, as the service says".to_owned(),
+    Ok(answer(&ids, &outcomes, |_| {
+        match (all_here, is_unwritten) {
+        (true, _) => "rejected; this node never signs it".to_owned(),
+        (false, true) => "rejected, as the service says. This node could not write all of that down, and may sign it: have \
+                          its administrator veto it (covault node veto)"
+            .to_owned(),
+        (false, false) => "rejected, as the service says".to_owned(),
+    }
     }))
 }
 
-/// Those of the requests that this node never signs from now on; none, where no rule with hold_hours of its policy names the
-/// person, or the disk fails.
+/// Those of the requests that this node never signs from now on, and whether it was to reject some that it does not; none of
+/// both, where no rule with hold_hours of its policy names the person.
 async fn reject_here(
     call: &PageCall<'_>,
     vault: VaultId,
     ids: &[RequestId],
     proof: &ApprovalProof,
-) -> BTreeSet<RequestId> {
+) -> (BTreeSet<RequestId>, bool) {
     let rejection = Rejection {
         vault,
         requests: ids.to_vec(),
         proof: proof.clone(),
     };
     if call.page.people.policy().0.rejected_by(&rejection).is_err() {
-        return BTreeSet::new();
+        return (BTreeSet::new(), false);
     }
     let Ok(vetoes) = call.page.waiting.vetoes() else {
-        return BTreeSet::new();
+        return (BTreeSet::new(), true);
     };
     // In force while the disk takes its time.
     let begun = vetoes.begin(vault, ids);
@@ -412,11 +395,11 @@ async fn reject_here(
         Ok(outcome) => {
             let mut here: BTreeSet<_> = ids.iter().copied().collect();
             here.retain(|id| !outcome.no_room.contains(id));
-            here
+            (here, !outcome.no_room.is_empty())
         }
         Err(fault) => {
             tracing::warn!(%vault, ?fault, "a rejection on this node's page was not written down");
-            BTreeSet::new()
+            (BTreeSet::new(), true)
         }
     }
 }

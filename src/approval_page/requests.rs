@@ -82,7 +82,8 @@ struct RequestPage {
     /// Those that were chosen and are not shown, and why.
     left_out: Vec<(String, &'static str)>,
     can_approve: bool,
-    can_reject: bool,
+    /// The vaults of those, each of which is rejected by itself.
+    vaults: Vec<String>,
 }
 
 impl WaitingRequest {
@@ -226,7 +227,7 @@ pub async fn waiting(
                 && asked(&request)
                 && let Some(rules) = rules_for(&policy.0, &request, &session.person, now_ms)
             {
-                request.uuid = id.to_string();
+                (request.uuid, request.vault_uuid) = (id.to_string(), Some(vault.to_string()));
                 (known.request, known.rules) = (request, rules);
             }
             continue;
@@ -234,7 +235,7 @@ pub async fn waiting(
         if let Some(rules) = rules_for(&policy.0, &request, &session.person, now_ms) {
             known.insert(of, found.len());
             // In one spelling, whoever tells it.
-            request.uuid = id.to_string();
+            (request.uuid, request.vault_uuid) = (id.to_string(), Some(vault.to_string()));
             found.push(WaitingRequest {
                 by: told.by,
                 id,
@@ -342,7 +343,7 @@ async fn page(
         unsummed,
         left_out,
         can_approve,
-        can_reject: vaults.len() == 1,
+        vaults: vaults.iter().map(VaultId::to_string).collect(),
         requests,
     })
 }

@@ -198,3 +198,58 @@ async fn sums__should_say_what_is_not_in_them() {
         assert_eq!(page.contains(may_move), is_said, "{page}");
     }
 }
+
+/// Who tells a request of another vault under the id of one takes no button away.
+#[tokio::test]
+async fn rejection__should_be_possible_of_each_vault_that_an_id_is_told_of() {
+    let world = World::new();
+    world.policy.replace(holding_policy());
+    let told = [
+        (7, payment(UUID, VAULT, ETH)),
+        (8, payment(UUID, OTHER, "9")),
+    ];
+    let session = world.sign_in(&treasurer()).await;
+    let path = format!("/requests/{UUID}");
+    for vault in [VAULT, OTHER] {
+        world.tell(&told);
+        let page = world.get(&path, &session.0).await.text;
+        assert!(page.contains(&format!("data-reject=\"{vault}\"")), "{page}");
+        assert!(!page.contains("data-approve"), "{page}");
+        // What the script sends for this button.
+        let of_vault = page.split("data-request=\"").skip(1);
+        let mut of_vault = of_vault.filter(|it| it.contains(&format!("data-vault=\"{vault}\"")));
+        let shown = between(of_vault.next().unwrap(), "data-shown=\"");
+        let items = json!([{"uuid": UUID, "shown": shown, "fee": ""}]);
+        let form = json!({"form_token": session.1, "items": items, "reason": ""});
+        let begun = world.post("/reject/begin", &session.0, &form).await;
+        assert_eq!(begun.status, 200, "{}", begun.text);
+        let begun = begun.json();
+        assert_eq!(begun["form"]["vault"], vault);
+        let mut form = begun["form"].clone();
+        form["form_token"] = json!(session.1);
+        form["credential"] = answer(&treasurer(), &begun);
+        world.post("/reject", &session.0, &form).await;
+        let store = VetoStore::of(world.folder.path());
+        let veto = store.of_request(vault.parse().unwrap(), UUID.parse().unwrap());
+        assert_eq!(veto.unwrap(), Some(covault_mpc::veto::Veto::Person));
+    }
+}
+
+#[tokio::test]
+async fn rejection__should_not_look_obeyed_where_the_node_cannot_write_it_down() {
+    let world = World::new();
+    world.policy.replace(holding_policy());
+    world.tell(&[(7, payment(UUID, VAULT, ETH))]);
+    // Not a folder.
+    std::fs::write(world.folder.path().join("rejected"), b"").unwrap();
+    let session = world.sign_in(&treasurer()).await;
+    let path = format!("/requests/{UUID}");
+    let (_, said) = world
+        .gesture(&session, (&path, "/reject"), &treasurer())
+        .await;
+    let results = done(&said);
+    assert!(
+        results[0].0 && results[0].1.contains("could not write all of that down"),
+        "{results:?}"
+    );
+}

@@ -35,6 +35,8 @@ const ORIGIN: &str = "https://approve.signer-1.example.com";
 const RP_ID: &str = "approve.signer-1.example.com";
 const NOW_MS: u64 = 1_800_000_000_000;
 const VAULT: &str = "02020202-0202-4202-8202-020202020202";
+/// Another vault of which the node has a share of the same root key, so to speak.
+const OTHER: &str = "04040404-0404-4404-8404-040404040404";
 const UUID: &str = "01020304-0506-4708-890a-0b0c0d0e0f10";
 const FROM: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
@@ -59,11 +61,11 @@ struct Told {
 #[async_trait]
 impl WaitingRequests for Told {
     fn holds(&self, vault: VaultId, root_public_key: &[u8]) -> Result<bool, Fault> {
-        Ok(vault == VAULT.parse()? && root_public_key == ROOT)
+        Ok([VAULT.parse()?, OTHER.parse()?].contains(&vault) && root_public_key == ROOT)
     }
 
     fn signs_for(&self, vault: VaultId) -> Result<bool, Fault> {
-        Ok(vault == VAULT.parse()?)
+        Ok([VAULT.parse()?, OTHER.parse()?].contains(&vault))
     }
 
     fn vetoes(&self) -> Result<Arc<VetoStore>, Fault> {

@@ -117,10 +117,12 @@ const shown = (it) => ({ uuid: it.dataset.request, shown: it.dataset.shown });
 on(form && one('data-approve', form), () => gesture('/approve', {
   items: requests.map((it) => ({ ...shown(it), fee: one('data-fee', it)?.value ?? '' })),
 }));
-on(form && one('data-reject', form), () => gesture('/reject', {
-  items: requests.map(shown),
+// Where requests of several vaults are shown, there is a button for each vault.
+const rejects = form ? all('data-reject', form) : [];
+rejects.forEach((button) => on(button, () => gesture('/reject', {
+  items: requests.filter((it) => [undefined, '', it.dataset.vault].includes(button.dataset.reject)).map(shown),
   reason: one('data-reason', form).value,
-}));
+})));
 form?.addEventListener('submit', (event) => event.preventDefault());
 
 const chooseAll = one('data-choose-all');
