@@ -250,7 +250,7 @@ fn losses(present: &ApprovalRule, next: &ApprovalRule) -> String {
     let mut notes = String::new();
     for (address, before, after) in present.wallets_with_fewer(next) {
         notes.push_str(&format!(
-            "NOTE: for the wallet {address} {after} have to approve with the new rule, where {before} do now\n"
+            "NOTE: the new rule wants {after} approvals for the wallet {address}, where the present one wants {before}\n"
         ));
     }
     let gone = |it: &&NodeId| !next.client_signers.contains(it);
@@ -350,7 +350,7 @@ mod tests {
         let notes: Vec<_> = shown.lines().filter(|it| it.starts_with("NOTE")).collect();
         assert_eq!(
             notes[0],
-            "NOTE: for the wallet cold 0 have to approve with the new rule, where 1 do now"
+            "NOTE: the new rule wants 0 approvals for the wallet cold, where the present one wants 1"
         );
         assert!(
             notes[1].contains("does not name the client signer"),
