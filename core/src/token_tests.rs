@@ -394,7 +394,8 @@ fn admin_token__should_not_make_one_that_reaches_further() {
         })
         .is_ok()
     );
-    let wider: [(fn(&mut NewToken), &str); 4] = [
+    type Widen = fn(&mut NewToken);
+    let wider: [(Widen, &str); 4] = [
         (|new| new.expires_at_ms = Some(101), "expiresAtMs: "),
         (|new| new.expires_at_ms = None, "expiresAtMs: "),
         (|new| new.allow.push(cidr("192.0.2.0/23")), "allow: "),

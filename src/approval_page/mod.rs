@@ -270,12 +270,9 @@ async fn serve(State(page): State<Arc<ApprovalPage>>, request: Request) -> Respo
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let (status, is_ours) = (response.status(), response.status().is_server_error());
-    let status = status.as_u16();
-    match is_known && is_ours {
-        true => {
-            tracing::info!(target: ACCESS, request_id = id, %method, path, status, "approval page")
-        }
+    let status = response.status().as_u16();
+    match is_known {
+        true => tracing::info!(request_id = id, %method, path, status, "approval page"),
         // Anybody can ask, as often as he likes: a flood must not fill the disk with words about itself.
         false => {
             tracing::debug!(target: ACCESS, request_id = id, %method, path, status, "approval page")

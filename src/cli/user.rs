@@ -185,7 +185,7 @@ async fn notify(args: NotifyArgs) -> anyhow::Result<()> {
     let answer = target.client()?.call::<NotifyUser>(&request).await?;
     let user = answer.user.unwrap_or_default();
     match user.notifications {
-        Some(place) => hint(&format!("{} is told at {}", user.name, place.host)),
+        Some(place) => hint(format!("{} is told at {}", user.name, place.host)),
         None => print_line(format_args!("{} is told nothing", user.name)),
     }
     if let Some(secret) = answer.webhook_secret {

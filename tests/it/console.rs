@@ -28,7 +28,7 @@ fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
     out.trim().to_owned()
 }
 
-pub fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
+fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
     user(cluster, &["create", name, "--role", role, "--all-vaults"])
 }
 
@@ -42,7 +42,7 @@ fn message(from: &str, text: &str) -> Value {
 
 /// Adds a passkey to the policy of the signers, as their administrators do: the words that the command prints are those
 /// that the page has shown.
-pub fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
+fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
     let (line, words) = (
         enrolled["line"].as_str().unwrap(),
         enrolled["words"].as_str().unwrap(),

@@ -33,7 +33,6 @@ mod events;
 mod few_files;
 mod freeze;
 mod grpc;
-mod hostile_console;
 mod life;
 mod life_crash;
 mod manual_approval;

@@ -9,7 +9,7 @@ use crate::{
     audit::AuditActor,
     commands::{
         answer::{IdempotencyKey, OperationResponse},
-        caller::{Caller, admins_only, full_access},
+        caller::{AdminCaller, Caller, admins_only, full_access},
         command_commit::{CommandCommit, CommandPermit},
         idempotency::{self, KeyStatus},
         tokens,
@@ -46,7 +46,9 @@ impl GatewayInner {
             return Err(Fault::unavailable("the service is shutting down"));
         }
         self.check_caller(&command)?;
-        if command.caller.admin.is_none() {
+        // After a restore a token that was revoked since the backup is there again: only the one of the file has no row.
+        let is_unnamed = |admin: &AdminCaller| admin.token.is_none();
+        if !command.caller.admin.as_ref().is_some_and(is_unnamed) {
             self.client_gate.check(&self.services).await?;
         }
         let permit = self.permit(&command.caller)?;

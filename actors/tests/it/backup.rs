@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use covault_actors::{
     backup::{self, BackupHeader, BackupReader, BackupWriter},
     chain_rpc::{Inclusion, TransactionSighting},
-    gateway::{Caller, Gateway, OperationResponse},
+    gateway::{AdminCaller, Caller, Gateway, OperationResponse},
     operations::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
         LetClientsIn,
@@ -31,6 +31,7 @@ use covault_core::{
             signing_request::Status, transaction_state,
         },
     },
+    token::AdminRole,
 };
 use proptest::prelude::*;
 
@@ -428,6 +429,16 @@ async fn restore__should_keep_clients_out_until_an_operator_lets_them_in() {
             .unwrap();
         let made = wallet(&gateway, vault, NetworkType::Evm).await;
         assert_ne!(made.address, address);
+        // Whose token has a row may have been revoked since the backup.
+        let named = Caller {
+            admin: Some(AdminCaller {
+                role: AdminRole::Operator,
+                token: Some("anna".into()),
+            }),
+            ..admin()
+        };
+        let refused = let_in(&gateway, &named).await.unwrap_err();
+        assert_eq!(refused.class(), &Class::Unavailable);
         gateway.stop().await;
     }
     let gateway = world.start().await;

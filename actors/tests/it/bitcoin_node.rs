@@ -190,7 +190,7 @@ impl Bitcoind {
         let coins = format!("{}.{:08}", satoshi / 100_000_000, satoshi % 100_000_000);
         let txid = self.call("sendtoaddress", json!([to, coins])).await;
         // The wallet tells the mempool of it, and the next block is made of that.
-        for _ in 0..500 {
+        for _ in 0..3_000 {
             let entry = self
                 .ask("/", "getmempoolentry", json!([txid]))
                 .await

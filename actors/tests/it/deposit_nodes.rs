@@ -190,7 +190,8 @@ async fn lies_of_one_node_of_three__should_change_nothing() {
             .await;
         assert_eq!(receiver.stages(), expected, "{method}");
     }
-    assert!(lies.load(Ordering::SeqCst) >= 8);
+    // A node that answers badly is asked less often.
+    assert!(lies.load(Ordering::SeqCst) > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -572,7 +572,7 @@ fn said(boot: [u8; 16], at_ms: u64, height: u64, others: &[[u8; 16]]) -> Vec<u8>
         at_ms,
         false,
         boot,
-        "0",
+        env!("CARGO_PKG_VERSION"),
         1_u32,
         bans,
         claims,

@@ -489,7 +489,7 @@ pub fn announcement_of_client_signer(name: &str, at_ms: u64) -> Vec<u8> {
 }
 
 fn announcement_with(name: &str, at_ms: u64, halted: Vec<u8>) -> Vec<u8> {
-    let (leaving, boot, version, keys) = (false, [9_u8; 16], "0", 1_u32);
+    let (leaving, boot, version, keys) = (false, [9_u8; 16], env!("CARGO_PKG_VERSION"), 1_u32);
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let (count, height, others) = (at_ms, 0_u64, Vec::<[u8; 16]>::new());
     let claims = (count, height, halted, others, 1_u16, Vec::<VaultId>::new());

@@ -98,7 +98,9 @@ pub async fn pay(world: &World) {
     let mut again = covault();
     again.args(["batch", "resume", &refused, "--config"]);
     let (done, out, err) = outcome_of(again.arg(&config));
-    assert!(!done && err.contains("cannot be resumed"), "{out}\n{err}");
+    // Other signers were asked for it, too, and who has their shares could still send it.
+    let says = "may have paid the batch, or may still do it";
+    assert!(!done && err.contains(says), "{out}\n{err}");
 
     // One that the wallet cannot pay is resumed when it can.
     world.program.decide(Decision::Status("200 OK"));

@@ -83,7 +83,7 @@ fn names(receiver: &Receiver) -> Vec<String> {
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
