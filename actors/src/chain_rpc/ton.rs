@@ -25,6 +25,7 @@ use covault_core::{
         },
     },
 };
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -198,6 +199,18 @@ impl TonNode {
         }
     }
 
+    /// That a message which the client made does not come back from an address without a contract.
+    async fn require_contract(&self, recipient: &str) -> Result<(), ChainError> {
+        if self.is_deployed(&address(recipient)?).await? {
+            return Ok(());
+        }
+        let problem = format!(
+            "sends to {recipient}, where no contract is: it would come back; send it to the address in the form of \
+             wallets (UQ...), or bring stateInit"
+        );
+        Err(ChainError::cannot_build(Fault::field("payload", problem)))
+    }
+
     async fn jetton(
         &self,
         owner: &TonAddress,
@@ -265,8 +278,13 @@ impl TonNode {
                 None => Ok(None),
             }
         };
-        let (wallet, jetton, recipient_deployed) =
-            tokio::try_join!(self.wallet(&from, queries.value), jetton, recipient)?;
+        let contracts = try_join_all(queries.contracts.iter().map(|it| self.require_contract(it)));
+        let (wallet, jetton, recipient_deployed, _) = tokio::try_join!(
+            self.wallet(&from, queries.value),
+            jetton,
+            recipient,
+            contracts
+        )?;
         if wallet.state == AccountStatus::Frozen {
             return Err(ChainError::refused(
                 "the wallet's account is frozen, as it owes rent: it has to be unfrozen first",

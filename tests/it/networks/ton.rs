@@ -81,6 +81,11 @@ impl TonFixture {
             "comment": format!("rent {value}")}})
     }
 
+    /// What an application made, in TON Connect's form.
+    fn custom(&self, request: &Value) -> Value {
+        json!({"tonSendCustom": {"from": self.from, "payload": base64(request.to_string())}})
+    }
+
     /// That exactly so much came to the other wallet, which pays rent for its account.
     async fn assert_got(&self, amount: u128) {
         let account = self.account(&self.to).await;
@@ -204,6 +209,10 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     let (sent, got) = (sent + 70_000_007, got + 70_000_007);
     world.assert_paid(sent).await;
     world.assert_got(got).await;
+    // What an application made is sent as it is: where it would come back it is refused.
+    let request = json!({"messages": [{"address": bouncing_form(to), "amount": "7"}]});
+    let (_, reason) = refusal(api, world.custom(&request)).await;
+    assert!(reason.contains("where no contract is"), "{reason}");
     // The rest can be sent.
     let rest = world.coins(from).await - 10_000_000;
     api.sign(world.native(rest)).await;
@@ -236,9 +245,7 @@ async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
         {"address": to, "amount": "7000000"},
         {"address": to, "amount": "8000000"},
     ]});
-    let custom = json!({"tonSendCustom": {"from": world.from,
-        "payload": base64(request.to_string())}});
-    api.sign(custom).await;
+    api.sign(world.custom(&request)).await;
     sent += 15_000_000;
     world.assert_paid(sent).await;
     world.assert_got(sent).await;

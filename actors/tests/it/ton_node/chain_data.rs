@@ -1,5 +1,7 @@
 //! What is asked, and balances.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn queries(jetton: Option<JettonQueries>) -> Queries {
@@ -8,6 +10,7 @@ fn queries(jetton: Option<JettonQueries>) -> Queries {
         value: VALUE,
         valid_until: true,
         recipient: None,
+        contracts: BTreeSet::new(),
         jetton,
     }))
 }
@@ -19,6 +22,7 @@ fn to_contract() -> Queries {
         value: VALUE,
         valid_until: true,
         recipient: Some(OTHER.into()),
+        contracts: BTreeSet::new(),
         jetton: None,
     }))
 }
@@ -185,6 +189,35 @@ async fn ton_facts__should_say_whether_a_contract_can_refuse_the_money() {
 }
 
 #[tokio::test]
+async fn what_an_application_made__should_not_be_sent_to_where_no_contract_is() {
+    let asked = async |recipient_kind| {
+        let state = TonTestState {
+            recipient_kind,
+            ..TonTestState::default()
+        };
+        let node = TonTestNode::start(state).await;
+        let Queries::Ton(TonQueries::Transaction(queries)) = queries(None) else {
+            unreachable!()
+        };
+        let queries = Queries::Ton(TonQueries::Transaction(TransactionQueries {
+            contracts: BTreeSet::from([OTHER.to_owned()]),
+            ..queries
+        }));
+        connect(&[&node], 1)
+            .chain_data(&queries, BUILT * 1_000)
+            .await
+    };
+    assert!(asked("active").await.is_ok());
+    for (kind, sentence) in [("uninitialized", "no contract is"), ("frozen", "frozen")] {
+        let refused = asked(kind).await;
+        assert!(
+            matches!(&refused, Err(ChainError::Refused(why)) if why.reason.contains(sentence)),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
     let other = |change: fn(&mut TonTestState)| {
         let mut state = TonTestState::default();
@@ -226,6 +259,7 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
         value: 0,
         valid_until: false,
         recipient: None,
+        contracts: BTreeSet::new(),
         jetton: None,
     }));
     let url = http_double::start(|_| {

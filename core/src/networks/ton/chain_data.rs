@@ -1,5 +1,7 @@
 //! What a TON node is asked, and what it answers.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 /// What must be known before something is built.
@@ -27,6 +29,9 @@ pub struct TransactionQueries {
     pub valid_until: bool,
     /// The recipient, `EQ...`, of which must be known whether a contract is there: of what is to bounce.
     pub recipient: Option<String>,
+    /// Recipients, `EQ...`, at which a contract must be: of messages that the client made, bring no first state and
+    /// bounce. From an empty address the coins would come back, and the transaction would have succeeded.
+    pub contracts: BTreeSet<String>,
     /// For tonSendToken.
     pub jetton: Option<JettonQueries>,
 }

@@ -2,6 +2,8 @@
 //!
 //! Fields that are not known here are refused: what they ask for would not be done.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use tycho_types::{
@@ -27,20 +29,10 @@ pub struct OutMessage {
     pub value: u128,
     /// Whether it brings a value and nothing else.
     pub is_plain: bool,
+    /// Whether it brings the first state of the recipient.
+    pub has_init: bool,
     /// The message (TL-B `MessageRelaxed`), as a bag of cells.
     pub boc: Vec<u8>,
-}
-
-impl OutMessage {
-    /// A message with what is plain to see in it.
-    pub(crate) fn new(to: TonAddress, value: u128, is_plain: bool, boc: Vec<u8>) -> Self {
-        Self {
-            to,
-            value,
-            is_plain,
-            boc,
-        }
-    }
 }
 
 /// TON Connect's name of mainnet: its global id.
@@ -177,9 +169,29 @@ fn out(message: &Cell, from: &TonAddress) -> Result<OutMessage, &'static str> {
     if seen.from.is_some_and(|other| other != from.std()) {
         return Err("is from an account other than the wallet");
     }
-    let is_plain = !seen.has_init && seen.body.is_empty();
-    let boc = cells::write(message.as_ref());
-    Ok(OutMessage::new(seen.to, seen.value, is_plain, boc))
+    Ok(OutMessage {
+        to: seen.to,
+        value: seen.value,
+        is_plain: !seen.has_init && seen.body.is_empty(),
+        has_init: seen.has_init,
+        boc: cells::write(message.as_ref()),
+    })
+}
+
+/// The recipients, `EQ...`, at which a contract must be already, or the message bounces: no message before it brings the
+/// first state.
+pub(super) fn contracts_of(messages: &[OutMessage]) -> BTreeSet<String> {
+    let mut made = BTreeSet::new();
+    let mut contracts = BTreeSet::new();
+    for message in messages {
+        let to = message.to.contract_form();
+        if message.has_init {
+            made.insert(to);
+        } else if message.to.bounce && !made.contains(&to) {
+            contracts.insert(to);
+        }
+    }
+    contracts
 }
 
 /// The cells of messages that were read before.

@@ -83,6 +83,7 @@ impl NetworkRules for Ton {
             value,
             valid_until,
             recipient: None,
+            contracts: BTreeSet::new(),
             jetton,
         };
         let transaction = match payload {
@@ -101,7 +102,10 @@ impl NetworkRules for Ton {
             TonPayload::SendCustom(send) => {
                 // Each is below 2^120, and there are at most 255.
                 let value = send.messages.iter().map(|message| message.value).sum();
-                transaction(&send.from, value, send.valid_until.is_none(), None)
+                TransactionQueries {
+                    contracts: connect::contracts_of(&send.messages),
+                    ..transaction(&send.from, value, send.valid_until.is_none(), None)
+                }
             }
             TonPayload::Message(message) => {
                 let (domain, timestamp) = (message.domain.is_none(), message.timestamp.is_none());

@@ -254,3 +254,30 @@ proptest! {
         let _ = custom([&[0xb5, 0xee, 0x9c, 0x72], bytes.as_slice()].concat());
     }
 }
+
+#[test]
+fn custom__should_ask_for_the_contracts_that_it_calls_and_does_not_make() {
+    let asked = |messages: &[String]| {
+        let payload = custom(format!(r#"{{"messages":[{}]}}"#, messages.join(","))).unwrap();
+        let networks::Queries::Ton(Queries::Transaction(queries)) = TON.queries(&payload) else {
+            panic!()
+        };
+        queries.contracts.into_iter().collect::<Vec<_>>()
+    };
+    let to = |address: &str, more: &str| format!(r#"{{"address":"{address}","amount":"1"{more}}}"#);
+    let body = format!(
+        r#","payload":"{}""#,
+        STANDARD.encode(Boc::encode(Cell::default()))
+    );
+    let init = CellBuilder::build_from(StateInit::default()).unwrap();
+    let init = format!(r#","stateInit":"{}""#, STANDARD.encode(Boc::encode(init)));
+    assert!(asked(&[to(BOB, "")]).is_empty());
+    assert_eq!(asked(&[to(USDT, "")]), [USDT]);
+    assert_eq!(
+        asked(&[to(USDT, &body), to(JETTON_WALLET, &body)]),
+        [JETTON_WALLET, USDT]
+    );
+    assert!(asked(&[to(USDT, &init)]).is_empty());
+    assert!(asked(&[to(USDT, &init), to(USDT, &body)]).is_empty());
+    assert_eq!(asked(&[to(USDT, &body), to(USDT, &init)]), [USDT]);
+}

@@ -347,6 +347,7 @@ fn needs__should_name_what_the_request_does_not_bring() {
             value,
             valid_until,
             recipient: None,
+            contracts: BTreeSet::new(),
             jetton,
         }))
     };
