@@ -76,7 +76,11 @@ impl Connection {
                 let uuid = answer["signingRequest"]["uuid"].as_str();
                 Ok(uuid.unwrap_or_else(|| panic!("{answer}")).to_owned())
             }
-            503 => Err(retry.max(1)),
+            503 => {
+                // Who waits longer than the service keeps an idle connection finds it closed.
+                self.stream = None;
+                Err(retry.max(1))
+            }
             _ => panic!("{status}: {}", String::from_utf8_lossy(&answer)),
         }
     }
