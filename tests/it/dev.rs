@@ -78,7 +78,8 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
     let signature = &first_signature(&outcome)["ecdsaSignature"];
     for payload in [&payload, &more] {
         let question = json!({"payload": payload, "signature": signature});
-        assert_eq!(outside("typedData", question)["address"], json!(evm));
+        let who = json!([evm, evm, evm]);
+        assert_eq!(outside("typedData", question)["addresses"], who);
     }
     let shown = api.details(&uuid).await["evmMessage"].clone();
     assert_eq!(shown["type"], "TYPE_SIGN_TYPED_DATA");

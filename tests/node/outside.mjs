@@ -33,16 +33,22 @@ const answers = {
   personal: ({ content, signature }) => ({
     address: ethers.verifyMessage(bytes(content), ethersSignature(signature)),
   }),
-  // Who signed this eth_signTypedData_v4 payload?
-  typedData: ({ payload, signature }) => {
+  // Who signed this eth_signTypedData_v4 payload, say ethers, viem and MetaMask?
+  typedData: async ({ payload, signature: parts }) => {
+    const { recoverTypedDataAddress } = await import("viem");
+    const { recoverTypedSignature } = await import("@metamask/eth-sig-util");
     const { EIP712Domain: _, ...types } = payload.types;
+    const { domain, primaryType, message } = payload;
+    const signature = ethersSignature(parts).serialized;
+    const domainTypes = { name: "string", version: "string", chainId: "uint256" };
+    const EIP712Domain = Object.keys(domain).map((name) => ({ name, type: domainTypes[name] }));
+    const data = { ...payload, types: { ...types, EIP712Domain } };
     return {
-      address: ethers.verifyTypedData(
-        payload.domain,
-        types,
-        payload.message,
-        ethersSignature(signature),
-      ),
+      addresses: [
+        ethers.verifyTypedData(domain, types, message, signature),
+        await recoverTypedDataAddress({ domain, types, primaryType, message, signature }),
+        ethers.getAddress(recoverTypedSignature({ data, signature, version: "V4" })),
+      ],
     };
   },
   // Call data of a function of an ABI.

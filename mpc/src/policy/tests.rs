@@ -515,6 +515,36 @@ fn prices_of_chain_nodes__should_have_a_ceiling() {
     assert!(judged(&raised, native(8453, BOB, 5), Some(101 * GWEI)).is_err());
     let of_vault = policy("[each_vault]\nmost_price.evm = \"5\"");
     assert!(judged(&of_vault, native(1, BOB, 5), Some(6)).is_err());
+
+    // The signer takes it from the order: twice the base fee, and the tip. What a request names itself is its own affair.
+    let quoted = |gas_fee, max_priority_fee| {
+        let kind = WireKind::EvmSendNative(wire::EvmSendNative {
+            chain_id: 1,
+            from: sender(Network::Evm),
+            to: BOB.into(),
+            value: "5".into(),
+            gas_fee,
+            nonce: Some(0),
+        });
+        let facts = evm::ChainData {
+            nonce: None,
+            eip1559: true,
+            fees: Some(evm::Fees {
+                estimate_gas: 21_000,
+                base_fee: 400 * GWEI,
+                max_priority_fee,
+            }),
+        };
+        order(Network::Evm, &kind, facts.into())
+    };
+    allowed(&none, quoted(None, 200 * GWEI));
+    refused(&none, quoted(None, 200 * GWEI + 1), "price: is ");
+    allowed(&raised, quoted(None, 200 * GWEI + 1));
+    let own_tip = wire::EvmGas {
+        max_priority_fee: Some("1".into()),
+        ..Default::default()
+    };
+    allowed(&none, quoted(Some(own_tip), 1_000_000 * GWEI));
 }
 
 #[test]
