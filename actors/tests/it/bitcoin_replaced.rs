@@ -286,7 +286,7 @@ async fn children_on_bitcoin__should_lift_their_parents_to_the_rate() {
     assert!(package.1 > 2.5 * own.1, "two before it");
     assert_rate(package, 90.0);
 
-    // Another one instead of it, at a level: above the old fee, and still for all three.
+    // Another one instead of it, at a higher rate: above the old fee, and still for all three.
     let faster = payload(&wallet, &wallet.address, 1_000, 120, &change);
     let faster = make(&wallet, &client, &faster).await;
     take(&client, &faster).await;
