@@ -12,16 +12,19 @@
 //! - A file that was put back is noticed ([`ClaimsAge`]): other nodes remember how much it had promised.
 //! - How long a payment was held is counted from when enough approvals of it were verified here first ([`holds`]), also
 //!   over restarts.
-//! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
-//!   transaction of the claim that uses it.
+//! - A signing nonce made ahead ([`crate::preprocess`]) is given out once: its deletion is in the
+//!   entry of the claim that uses it.
 //!
 //! A claim is on disk, fsynced, before its caller continues. One thread writes: it drains its queue
-//! into one transaction, so that many claims share the price of one commit. When a commit fails, the
-//! writer ends, and so must its node: what is on disk is unknown until the file is opened again.
+//! into one entry of the [`log`], so that many claims share the price of one sync. What was logged goes
+//! to the database in the same file later ([`rows`]). When a write fails, the writer ends, and so must
+//! its node: what is on disk is unknown until the file is opened again.
 
 mod file;
 mod height;
 mod holds;
+mod log;
+pub(crate) mod rows;
 mod windows;
 mod writer;
 
@@ -40,7 +43,7 @@ use covault_core::{
     signature::Curve,
 };
 use parking_lot::{Mutex, RwLock};
-use redb::{Database, Durability, TableDefinition};
+use redb::StorageBackend;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
@@ -48,6 +51,8 @@ use height::BlockedEpochs;
 pub use height::ClaimsAge;
 pub(crate) use height::{LostClaims, PeerHeights};
 
+#[cfg(feature = "simulation")]
+use crate::simulated::SimFile;
 use crate::{
     key_records::{JoinedKey, KeyRecord, KeyRecords, VaultKeys},
     policy::{HeldUntil, HoldCheck, Spending, SpendingCounter},
@@ -55,7 +60,8 @@ use crate::{
     preprocess::table::{self as nonce_table, NonceRow, NonceSelection, StoredNonces},
     shares::ShareEpoch,
 };
-use file::{load, make};
+use file::{load, lock, make, refusal};
+use rows::{LOG_PAGES, OpenError, RowKind, RowSpace, Rows, SMALL_LOG_PAGES};
 use windows::SpendingWindows;
 #[cfg(feature = "simulation")]
 use writer::write_batch;
@@ -65,14 +71,13 @@ use writer::{WriteJob, write};
 const CLOCKS_APART_MS: u64 = 2 * 60_000;
 
 /// Request -> digest over all its inputs.
-const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
+const REQUESTS: RowSpace<[u8; 16], [u8; 32]> = RowSpace::new(RowKind::Request);
 /// Transaction with several inputs -> digest over all of them.
-const TRANSACTIONS: TableDefinition<'_, &[u8; 32], &[u8; 32]> =
-    TableDefinition::new("transactions.1");
+const TRANSACTIONS: RowSpace<[u8; 32], [u8; 32]> = RowSpace::new(RowKind::Transaction);
 /// (session, attempt) -> when, in milliseconds since the Unix epoch.
-const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::new("sessions.1");
+const SESSIONS: RowSpace<([u8; 16], u32), u64> = RowSpace::new(RowKind::Session);
 /// (root public key, node) -> when, in milliseconds since the Unix epoch.
-const BANS: TableDefinition<'_, (&[u8], &[u8; 32]), u64> = TableDefinition::new("bans.1");
+const BANS: RowSpace<(Vec<u8>, [u8; 32]), u64> = RowSpace::new(RowKind::Ban);
 
 /// Claims that wait at most.
 const MAX_QUEUED_JOBS: usize = 8192;
@@ -183,7 +188,7 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 
 /// The claims file of a node that does not run; let go when dropped.
 pub(crate) struct ClaimsLock {
-    _database: Database,
+    _rows: Rows,
 }
 
 /// The nonces that the job has taken out; only a claim that names nonces takes any.
@@ -230,7 +235,7 @@ enum ClaimWriter {
     Thread(mpsc::SyncSender<WriteJob>),
     /// The writer of claims; gone once the disk has failed.
     #[cfg(feature = "simulation")]
-    Caller(Mutex<Option<(Database, SpendingWindows, watch::Sender<()>)>>),
+    Caller(Mutex<Option<(Rows, SpendingWindows, watch::Sender<()>)>>),
 }
 
 impl Claims {
@@ -241,29 +246,25 @@ impl Claims {
     /// [`covault_core::fault::Class::Invalid`] when it is missing but must not be, is damaged, or
     /// another process has it.
     pub fn open(path: &Path, may_be_new: bool) -> Result<Self, Fault> {
-        let (database, loaded) =
-            Self::open_file(path, may_be_new, |path| Ok(Database::open(path)?))?;
-        Self::serve(database, loaded)
+        let (rows, loaded) = Self::open_file(path, may_be_new, LOG_PAGES, lock)?;
+        Self::serve(rows, loaded)
     }
 
     /// Opens the file of a node whose folder is changed from outside: while this is held, no process
     /// has the folder. All nonces made ahead are burned; on disk when it returns.
     pub(crate) fn acquire_lock(path: &Path, may_be_new: bool) -> Result<ClaimsLock, Fault> {
-        let open = |path: &Path| Ok(Database::open(path)?);
-        let (database, _) = Self::open_file(path, may_be_new, open)?;
-        let burn = || {
-            let mut transaction = database.begin_write()?;
-            transaction.set_durability(Durability::Immediate)?;
-            transaction.set_two_phase_commit(true);
-            nonce_table::clear(&transaction)?;
-            Ok::<_, redb::Error>(transaction.commit()?)
-        };
-        burn().map_err(|cause| {
+        let (mut rows, _) = Self::open_file(path, may_be_new, LOG_PAGES, lock)?;
+        let burned = nonce_table::clear(&mut rows).and_then(|()| rows.checkpoint());
+        burned.map_err(|cause| {
             Fault::unavailable("failed to burn the nonces in the claims file").caused_by(cause)
         })?;
-        Ok(ClaimsLock {
-            _database: database,
-        })
+        Ok(ClaimsLock { _rows: rows })
+    }
+
+    /// What the file of a node that does not run has noted of keys.
+    pub(crate) fn key_records(path: &Path) -> Result<KeyRecords, Fault> {
+        let (_, loaded) = Self::open_file(path, false, LOG_PAGES, lock)?;
+        Ok(loaded.key_records)
     }
 
     /// As [`Claims::open`], for a node that uses this pool: on a simulated machine, its disk.
@@ -271,11 +272,11 @@ impl Claims {
         #[cfg(feature = "simulation")]
         if let Some(machine) = pool.machine() {
             let disk = Arc::clone(&machine.disk);
-            let open = |path: &Path| crate::simulated::open(path, disk);
-            let (database, loaded) = Self::open_file(path, may_be_new, open)?;
+            let open = |path: &Path| Ok(SimFile::new(lock(path)?, disk));
+            let (rows, loaded) = Self::open_file(path, may_be_new, SMALL_LOG_PAGES, open)?;
             let (sender, alive) = watch::channel(());
             return Ok(Self {
-                writer: ClaimWriter::Caller(Mutex::new(Some((database, loaded.windows, sender)))),
+                writer: ClaimWriter::Caller(Mutex::new(Some((rows, loaded.windows, sender)))),
                 known: Arc::new(loaded.known),
                 stored: Mutex::new(loaded.nonces),
                 peers: Mutex::new(loaded.peers),
@@ -289,16 +290,14 @@ impl Claims {
         Self::open(path, may_be_new)
     }
 
-    fn open_file(
+    fn open_file<S: StorageBackend>(
         path: &Path,
         may_be_new: bool,
-        open: impl FnOnce(&Path) -> Result<Database, redb::Error>,
-    ) -> Result<(Database, LoadedClaims), Fault> {
-        let refuse = |problem: &str| {
-            let sentence = format!("claims file {}: {problem}", path.display());
-            Fault::new(Class::Invalid, sentence)
-        };
-        let failed = |cause: redb::Error| refuse("cannot be opened").caused_by(cause);
+        log_pages: u32,
+        open: impl FnOnce(&Path) -> Result<S, redb::Error>,
+    ) -> Result<(Rows, LoadedClaims), Fault> {
+        let file = format!("claims file {}", path.display());
+        let refuse = |problem: &str| Fault::new(Class::Invalid, format!("{file}: {problem}"));
         let length = match fs::metadata(path) {
             Ok(metadata) => Some(metadata.len()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -313,30 +312,32 @@ impl Claims {
             ));
         }
         if new {
-            make(path).map_err(|cause| refuse("cannot be made").caused_by(cause))?;
+            make(path, log_pages).map_err(|cause| refuse("cannot be made").caused_by(cause))?;
         }
-        let database = open(path).map_err(failed)?;
-        let loaded = load(&database).map_err(failed)?;
-        Ok((database, loaded))
+        let storage = open(path).map_err(|cause| refusal(&file, cause.into()))?;
+        load(Arc::new(storage)).map_err(|error| refusal(&file, error))
     }
 
-    /// Claims in a database on storage of the caller's choice, for crash tests: nothing of it is
+    /// Claims on storage of the caller's choice, for crash tests: nothing of it is
     /// locked against another process.
     ///
     /// # Errors
     /// [`Class::Invalid`] when it is damaged.
-    pub fn on(storage: impl redb::StorageBackend) -> Result<Self, Fault> {
-        let failed = |cause: redb::Error| {
-            Fault::new(Class::Invalid, "the claims database is damaged").caused_by(cause)
-        };
-        let database = Database::builder()
-            .create_with_backend(storage)
-            .map_err(|cause| failed(cause.into()))?;
-        let loaded = load(&database).map_err(failed)?;
-        Self::serve(database, loaded)
+    pub fn on(storage: impl StorageBackend) -> Result<Self, Fault> {
+        let failed = |error: OpenError| refusal("the claims file", error);
+        let storage: Arc<dyn StorageBackend> = Arc::new(storage);
+        if storage
+            .len()
+            .map_err(|it| failed(redb::Error::Io(it).into()))?
+            == 0
+        {
+            Rows::make(Arc::clone(&storage), SMALL_LOG_PAGES).map_err(|it| failed(it.into()))?;
+        }
+        let (rows, loaded) = load(storage).map_err(failed)?;
+        Self::serve(rows, loaded)
     }
 
-    fn serve(database: Database, loaded: LoadedClaims) -> Result<Self, Fault> {
+    fn serve(rows: Rows, loaded: LoadedClaims) -> Result<Self, Fault> {
         let (known, windows) = (Arc::new(loaded.known), loaded.windows);
         let (queue, jobs) = mpsc::sync_channel(MAX_QUEUED_JOBS);
         let writer_known = Arc::clone(&known);
@@ -346,7 +347,7 @@ impl Claims {
             .spawn(move || {
                 // Dropped when the thread ends, however it ends.
                 let _alive = sender;
-                write(&database, windows, &jobs, &writer_known);
+                write(rows, windows, &jobs, &writer_known);
             })
             .map_err(Fault::bug)?;
         Ok(Self {
@@ -383,7 +384,7 @@ impl Claims {
     }
 
     /// Claims, and takes the nonces that the session is to use out of the store, in one
-    /// transaction; on disk when it returns. Also when the claim is refused they are gone.
+    /// batch; on disk when it returns. Also when the claim is refused they are gone.
     pub(crate) async fn claim_with(
         &self,
         claim: Claim,
@@ -567,11 +568,11 @@ impl Claims {
                 mpsc::TrySendError::Disconnected(_) => "the writer is gone".into(),
             }),
             #[cfg(feature = "simulation")]
-            ClaimWriter::Caller(database) => {
-                let mut database = database.lock();
-                let (file, windows, _) = database.as_mut().ok_or("the writer is gone")?;
-                if !write_batch(file, windows, vec![job], &self.known) {
-                    *database = None;
+            ClaimWriter::Caller(writer) => {
+                let mut writer = writer.lock();
+                let (rows, windows, _) = writer.as_mut().ok_or("the writer is gone")?;
+                if !write_batch(rows, windows, vec![job], &self.known) {
+                    *writer = None;
                 }
                 Ok(())
             }

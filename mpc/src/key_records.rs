@@ -5,33 +5,28 @@
 
 use std::{collections::HashMap, path::Path};
 
-use covault_core::{
-    fault::{Class, Fault},
-    ids::VaultId,
-    order::NodeId,
-    signature::Curve,
-};
-use redb::{
-    Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, TableDefinition,
-    TableError, WriteTransaction,
+use covault_core::{fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
+
+use crate::claims::{
+    Claims,
+    rows::{RowKind, RowSpace, Rows},
 };
 
 /// Root public key -> (orchestrator, vault, made, last used), times in milliseconds since the Unix epoch;
 /// 0: never.
-const KEYS: TableDefinition<'_, &[u8], KeyRow<'_>> = TableDefinition::new("keys.1");
+const KEYS: RowSpace<Vec<u8>, KeyRow> = RowSpace::new(RowKind::Key);
+type KeyRow = ([u8; 32], [u8; 16], u64, u64);
 
 /// (vault, curve) -> root public key: the first one that this node stated an address of, or signed with; or the last
 /// one that it was given a share of with a permit of its operator.
-const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::new("vault_keys.1");
+const VAULTS: RowSpace<([u8; 16], String), Vec<u8>> = RowSpace::new(RowKind::VaultKey);
 
 /// Root public key -> when this node got a share of it by a reshare, in milliseconds since the Unix epoch.
-const JOINED: TableDefinition<'_, &[u8], u64> = TableDefinition::new("keys_joined.1");
+const JOINED: RowSpace<Vec<u8>, u64> = RowSpace::new(RowKind::JoinedKey);
 
 /// Root public key -> when this node got a share of it, having had none of the generation before, in milliseconds since
 /// the Unix epoch.
-const NEW_HOLDER: TableDefinition<'_, &[u8], u64> = TableDefinition::new("keys_new_holder.1");
-
-type KeyRow<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
+const NEW_HOLDER: RowSpace<Vec<u8>, u64> = RowSpace::new(RowKind::NewHolder);
 
 /// A key that was made by key generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,124 +56,87 @@ pub(crate) type KeyRecords = HashMap<Vec<u8>, KeyRecord>;
 /// The keys of vaults, by root public key.
 pub(crate) type VaultKeys = HashMap<(VaultId, Curve), Vec<u8>>;
 
-pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    transaction.open_table(KEYS)?;
-    transaction.open_table(VAULTS)?;
-    transaction.open_table(JOINED)?;
-    transaction.open_table(NEW_HOLDER)?;
-    Ok(())
-}
-
-pub(crate) fn load_vaults(transaction: &ReadTransaction) -> Result<VaultKeys, redb::Error> {
+pub(crate) fn load_vaults(rows: &Rows) -> Result<VaultKeys, redb::Error> {
     let mut keys = VaultKeys::new();
-    for entry in transaction.open_table(VAULTS)?.iter()? {
-        let (of, root) = entry?;
-        let (vault, name) = of.value();
-        for curve in Curve::ALL.into_iter().filter(|curve| curve.name() == name) {
-            keys.insert((VaultId::from_bytes(*vault), curve), root.value().to_vec());
+    rows.visit(&VAULTS, |(vault, name), root| {
+        if let Some(curve) = Curve::ALL.into_iter().find(|curve| curve.name() == name) {
+            keys.insert((VaultId::from_bytes(vault), curve), root);
         }
-    }
+    })?;
     Ok(keys)
 }
 
 /// Replaces the key of a vault.
 pub(crate) fn put_vault(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     (vault, curve): (VaultId, Curve),
     root: &[u8],
 ) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(VAULTS)?;
-    table.insert((vault.as_bytes(), curve.name()), root)?;
-    Ok(())
+    let key = (*vault.as_bytes(), curve.name().to_owned());
+    rows.put(&VAULTS, &key, &root.to_vec())
 }
 
 /// Notes when this node got a share of a key by a reshare.
 pub(crate) fn put_joined(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     root: &[u8],
     joined: JoinedKey,
 ) -> Result<(), redb::Error> {
     let JoinedKey { at_ms, held_before } = joined;
-    transaction.open_table(JOINED)?.insert(root, at_ms)?;
+    rows.put(&JOINED, &root.to_vec(), &at_ms)?;
     if !held_before {
-        transaction.open_table(NEW_HOLDER)?.insert(root, at_ms)?;
+        rows.put(&NEW_HOLDER, &root.to_vec(), &at_ms)?;
     }
     Ok(())
 }
 
 /// When this node last got a share of the key without having had one of the generation before; `None`: never.
-pub(crate) fn new_holder_ms(
-    transaction: &WriteTransaction,
-    root: &[u8],
-) -> Result<Option<u64>, redb::Error> {
-    let table = transaction.open_table(NEW_HOLDER)?;
-    Ok(table.get(root)?.map(|at_ms| at_ms.value()))
+pub(crate) fn new_holder_ms(rows: &Rows, root: &[u8]) -> Result<Option<u64>, redb::Error> {
+    rows.get(&NEW_HOLDER, &root.to_vec())
 }
 
 /// When this node last got a share of the key by a reshare; `None`: it made the key, and refreshed it only.
-pub(crate) fn joined_ms(
-    transaction: &WriteTransaction,
-    root: &[u8],
-) -> Result<Option<u64>, redb::Error> {
-    let table = transaction.open_table(JOINED)?;
-    Ok(table.get(root)?.map(|joined_ms| joined_ms.value()))
+pub(crate) fn joined_ms(rows: &Rows, root: &[u8]) -> Result<Option<u64>, redb::Error> {
+    rows.get(&JOINED, &root.to_vec())
 }
 
-pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyRecords, redb::Error> {
-    let table = match transaction.open_table(KEYS) {
-        Ok(table) => table,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(KeyRecords::new()),
-        Err(error) => return Err(error.into()),
-    };
+pub(crate) fn load(rows: &Rows) -> Result<KeyRecords, redb::Error> {
     let mut notes = KeyRecords::new();
-    for entry in table.iter()? {
-        let (root, row) = entry?;
-        let (orchestrator, vault, made_ms, used_ms) = row.value();
+    rows.visit(&KEYS, |root, (orchestrator, vault, made_ms, used_ms)| {
         let note = KeyRecord {
-            orchestrator: NodeId(*orchestrator),
-            vault: VaultId::from_bytes(*vault),
+            orchestrator: NodeId(orchestrator),
+            vault: VaultId::from_bytes(vault),
             made_ms,
             used_ms: (used_ms != 0).then_some(used_ms),
         };
-        notes.insert(root.value().to_vec(), note);
-    }
+        notes.insert(root, note);
+    })?;
     Ok(notes)
 }
 
 /// Replaces a key's note; `None` removes it.
 pub(crate) fn put(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     root: &[u8],
     note: Option<&KeyRecord>,
 ) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(KEYS)?;
+    let root = root.to_vec();
     let Some(note) = note else {
-        table.remove(root)?;
-        return Ok(());
+        return rows.delete(&KEYS, &root);
     };
     let used_ms = note.used_ms.unwrap_or_default();
-    let row = (
-        &note.orchestrator.0,
-        note.vault.as_bytes(),
-        note.made_ms,
-        used_ms,
-    );
-    table.insert(root, row)?;
-    Ok(())
+    let vault = *note.vault.as_bytes();
+    rows.put(
+        &KEYS,
+        &root,
+        &(note.orchestrator.0, vault, note.made_ms, used_ms),
+    )
 }
 
 /// The notes in the claims file of a node that does not run.
 ///
 /// # Errors
-/// [`Class::Invalid`] when the file is missing, damaged, or in use.
+/// [`covault_core::fault::Class::Invalid`] when the file is missing, damaged, or in use.
 pub fn of_stopped_node(claims: &Path) -> Result<HashMap<Vec<u8>, KeyRecord>, Fault> {
-    let failed = |cause: redb::Error| {
-        let sentence = format!("claims file {}: cannot be read", claims.display());
-        Fault::new(Class::Invalid, sentence).caused_by(cause)
-    };
-    let read = || {
-        let database = Database::open(claims)?;
-        load(&database.begin_read()?)
-    };
-    read().map_err(failed)
+    Claims::key_records(claims)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use redb::{Database, StorageBackend, backends::FileBackend};
+use redb::{StorageBackend, backends::FileBackend};
 
 use crate::pool::queues::{PoolJob, Priority};
 
@@ -158,21 +158,16 @@ impl SimDisk {
 }
 
 /// A claims file on such a disk.
-struct SimFile {
+pub(crate) struct SimFile {
     file: FileBackend,
     disk: Arc<SimDisk>,
 }
 
-/// Opens the database in `path`. One process at a time has it, as outside simulations.
-pub(crate) fn open(path: &Path, disk: Arc<SimDisk>) -> Result<Database, redb::Error> {
-    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-    // The lock belongs to the open file: it lasts as long as the backend.
-    file.try_lock().map_err(io::Error::from)?;
-    let file = FileBackend::new(file)?;
-    Ok(Database::builder().create_with_backend(SimFile { file, disk })?)
-}
-
 impl SimFile {
+    pub(crate) fn new(file: FileBackend, disk: Arc<SimDisk>) -> Self {
+        Self { file, disk }
+    }
+
     /// What is there of so many bytes.
     fn old(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let there = self.file.len()?.saturating_sub(offset);

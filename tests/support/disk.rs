@@ -33,9 +33,9 @@ pub enum Loss {
     Sectors,
     /// Each write ends at any byte.
     Torn,
-    /// As `Sectors`, and some hold neither what they held before nor what was written. Not the first
-    /// one, where redb says which of two states is the last: that one the disk writes in whole or not
-    /// at all, as disks promise of each.
+    /// As `Sectors`, and some hold neither what they held before nor what was written. Not the first one of the
+    /// database, where redb says which of two states is the last: that one the disk writes in whole or not at all, as
+    /// disks promise of each.
     Garbage,
 }
 
@@ -78,6 +78,8 @@ struct DiskState {
     /// Bytes that were read.
     read: usize,
     cut: Option<usize>,
+    /// Where the database begins.
+    database: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -125,6 +127,7 @@ impl SimulatedDisk {
                 syncs: 0,
                 read: 0,
                 cut,
+                database: 0,
             }),
             dead: watch::channel(false).0,
         }))
@@ -132,6 +135,12 @@ impl SimulatedDisk {
 
     fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.state.lock().unwrap()
+    }
+
+    /// The database on it begins here, not with the first byte.
+    pub fn with_database_at(self, offset: usize) -> Self {
+        self.state().database = offset;
+        self
     }
 
     /// How often it was written, resized or synced.
@@ -200,7 +209,8 @@ impl SimulatedDisk {
                     while start < end {
                         // To the end of the sector.
                         let stop = end.min(start - start % SECTOR + SECTOR);
-                        let harmed = loss == Loss::Garbage && start >= SECTOR;
+                        let first = state.database..state.database + SECTOR;
+                        let harmed = loss == Loss::Garbage && !first.contains(&start);
                         match rng.roll(if harmed { 3 } else { 2 }) {
                             0 => {}
                             1 => put(&mut image, start, &data[start - offset..stop - offset]),

@@ -4,21 +4,27 @@ use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use covault_core::order::NodeId;
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+};
 use parking_lot::RwLock;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _};
+use redb::{StorageBackend, backends::FileBackend};
 
 use super::{
-    BANS, BanSet, CachedClaims, LoadedClaims, REQUESTS, SESSIONS, TRANSACTIONS, height, holds,
+    BANS, BanSet, CachedClaims, LoadedClaims, height,
+    log::DamagedEntry,
+    rows::{OpenError, Rows},
     windows::SpendingWindows,
 };
 use crate::{key_records, preprocess::table as nonce_table};
 
-/// Makes a new file, for its owner only. One that is cut off while redb lays it out never opens
-/// again; therefore it gets its name once it is whole.
-pub(super) fn make(path: &Path) -> Result<(), redb::Error> {
+/// Makes a new file, for its owner only. One that is cut off while it is laid out never opens again; therefore it gets its
+/// name once it is whole.
+pub(super) fn make(path: &Path, log_pages: u32) -> Result<(), redb::Error> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
     let unfinished = PathBuf::from(unfinished);
@@ -32,7 +38,8 @@ pub(super) fn make(path: &Path) -> Result<(), redb::Error> {
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)?;
-    load(&Database::builder().create_file(file.try_clone()?)?)?;
+    let backend = FileBackend::new(file.try_clone()?)?;
+    drop(Rows::make(Arc::new(backend), log_pages)?);
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
     let folder = match path.parent() {
@@ -43,37 +50,52 @@ pub(super) fn make(path: &Path) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Makes the tables that are missing, and reads bans and nonces.
-pub(super) fn load(database: &Database) -> Result<LoadedClaims, redb::Error> {
-    let transaction = database.begin_write()?;
-    transaction.open_table(REQUESTS)?;
-    transaction.open_table(TRANSACTIONS)?;
-    transaction.open_table(SESSIONS)?;
-    transaction.open_table(BANS)?;
-    let windows = SpendingWindows::open(&transaction)?;
-    height::make(&transaction)?;
-    holds::make(&transaction)?;
-    nonce_table::make(&transaction)?;
-    key_records::make(&transaction)?;
-    transaction.commit()?;
-    let mut bans = BanSet::new();
-    let transaction = database.begin_read()?;
-    for entry in transaction.open_table(BANS)?.iter()? {
-        let (key, _) = entry?;
-        let (root, node) = key.value();
-        bans.insert((root.to_vec(), NodeId(*node)));
+/// The file, for this process alone for as long as it is open.
+pub(super) fn lock(path: &Path) -> Result<FileBackend, redb::Error> {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    file.try_lock().map_err(io::Error::from)?;
+    Ok(FileBackend::new(file)?)
+}
+
+/// Why a file is not opened, and what to do.
+pub(super) fn refusal(file: &str, error: OpenError) -> Fault {
+    match error {
+        OpenError::Store(cause) => {
+            Fault::new(Class::Invalid, format!("{file}: cannot be opened")).caused_by(cause)
+        }
+        OpenError::Damaged(DamagedEntry(entry)) => Fault::new(
+            Class::Invalid,
+            format!(
+                "{file}: entry {entry} of its log is damaged, and later ones are not: this node no longer knows what it \
+                 must never sign. Check the disk. Move this file and the folder shares away, start the node, and have it \
+                 given new shares: covault vault refresh --lost KEY"
+            ),
+        ),
     }
-    let (age, blocked, peers) = height::load(&transaction)?;
-    Ok(LoadedClaims {
+}
+
+/// Opens the rows in this storage: on disk once more when it returns, whatever an earlier process left in the log. Counts
+/// this opening, and reads what belongs in memory.
+pub(super) fn load(storage: Arc<dyn StorageBackend>) -> Result<(Rows, LoadedClaims), OpenError> {
+    let mut rows = Rows::open(storage)?;
+    nonce_table::count_start(&mut rows)?;
+    rows.checkpoint()?;
+    let mut bans = BanSet::new();
+    rows.visit(&BANS, |(root, node), _| {
+        bans.insert((root, NodeId(node)));
+    })?;
+    let (age, blocked, peers) = height::load(&rows)?;
+    let loaded = LoadedClaims {
         known: CachedClaims {
             bans: RwLock::new(bans),
             blocked: RwLock::new(blocked),
             age: RwLock::new(age),
         },
-        nonces: nonce_table::load(&transaction)?,
+        nonces: nonce_table::load(&rows)?,
         peers,
-        windows,
-        key_records: key_records::load(&transaction)?,
-        vault_keys: key_records::load_vaults(&transaction)?,
-    })
+        windows: SpendingWindows::open(&rows)?,
+        key_records: key_records::load(&rows)?,
+        vault_keys: key_records::load_vaults(&rows)?,
+    };
+    Ok((rows, loaded))
 }

@@ -5,16 +5,18 @@
 use std::collections::BTreeMap;
 
 use covault_core::order::NodeId;
-use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransaction};
 
-use super::BANS;
+use super::{
+    BANS,
+    rows::{RowKind, RowSpace, Rows},
+};
 
 /// Height, latest time and when something was missing, of [`ClaimsAge`]: one row.
-const AGE: TableDefinition<'_, (), (u64, u64, u64)> = TableDefinition::new("age.1");
+const AGE: RowSpace<(), (u64, u64, u64)> = RowSpace::new(RowKind::Age);
 /// Root public key -> the latest epoch whose shares must not sign.
-const BLOCKED: TableDefinition<'_, &[u8], u32> = TableDefinition::new("blocked.1");
+const BLOCKED: RowSpace<Vec<u8>, u32> = RowSpace::new(RowKind::Blocked);
 /// Node -> height and announcement (an envelope) with the highest height that was heard of it.
-const PEERS: TableDefinition<'_, &[u8; 32], (u64, &[u8])> = TableDefinition::new("peers.1");
+const PEERS: RowSpace<[u8; 32], (u64, Vec<u8>)> = RowSpace::new(RowKind::Peer);
 
 /// How long limits count as used up after spending was forgotten: as long as one looks back, 24 hours
 /// and a bucket.
@@ -68,38 +70,25 @@ pub(crate) struct LostClaims {
     pub now_ms: u64,
 }
 
-pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    transaction.open_table(AGE)?;
-    transaction.open_table(BLOCKED)?;
-    transaction.open_table(PEERS)?;
-    Ok(())
-}
-
-pub(super) fn load(
-    transaction: &ReadTransaction,
-) -> Result<(ClaimsAge, BlockedEpochs, PeerHeights), redb::Error> {
+pub(super) fn load(rows: &Rows) -> Result<(ClaimsAge, BlockedEpochs, PeerHeights), redb::Error> {
     let mut age = ClaimsAge::default();
-    if let Some(row) = transaction.open_table(AGE)?.get(())? {
-        (age.height, age.newest_ms, age.forgotten_ms) = row.value();
+    if let Some(row) = rows.get(&AGE, &())? {
+        (age.height, age.newest_ms, age.forgotten_ms) = row;
     }
     let mut blocked = BlockedEpochs::new();
-    for entry in transaction.open_table(BLOCKED)?.iter()? {
-        let (root, epoch) = entry?;
-        blocked.insert(root.value().to_vec(), epoch.value());
-    }
+    rows.visit(&BLOCKED, |root, epoch| {
+        blocked.insert(root, epoch);
+    })?;
     let mut peers = PeerHeights::new();
-    for entry in transaction.open_table(PEERS)?.iter()? {
-        let (node, seen) = entry?;
-        let (height, announcement) = seen.value();
-        peers.insert(NodeId(*node.value()), (height, announcement.to_vec()));
-    }
+    rows.visit(&PEERS, |node, seen| {
+        peers.insert(NodeId(node), seen);
+    })?;
     Ok((age, blocked, peers))
 }
 
-pub(super) fn store(transaction: &WriteTransaction, age: &ClaimsAge) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(AGE)?;
-    table.insert((), (age.height, age.newest_ms, age.forgotten_ms))?;
-    Ok(())
+pub(super) fn store(rows: &mut Rows, age: &ClaimsAge) -> Result<(), redb::Error> {
+    let row = (age.height, age.newest_ms, age.forgotten_ms);
+    rows.put(&AGE, &(), &row)
 }
 
 pub(super) fn block(blocked: &mut BlockedEpochs, root: &[u8], epoch: u32) -> u32 {
@@ -111,31 +100,25 @@ pub(super) fn block(blocked: &mut BlockedEpochs, root: &[u8], epoch: u32) -> u32
 /// Notes what is missing. The height is above the one that was seen from then on: the same sign does
 /// not count twice.
 pub(super) fn forget(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     forgotten: &LostClaims,
     age: &mut ClaimsAge,
 ) -> Result<(), redb::Error> {
-    let mut blocked = transaction.open_table(BLOCKED)?;
     for (root, epoch) in &forgotten.blocked {
-        let known = blocked.get(root.as_slice())?.map(|known| known.value());
-        blocked.insert(root.as_slice(), known.unwrap_or_default().max(*epoch))?;
+        let known = rows.get(&BLOCKED, root)?.unwrap_or_default();
+        rows.put(&BLOCKED, root, &known.max(*epoch))?;
     }
-    let mut bans = transaction.open_table(BANS)?;
     for (root, node) in &forgotten.bans {
-        bans.insert((root.as_slice(), &node.0), forgotten.now_ms)?;
+        rows.put(&BANS, &(root.clone(), node.0), &forgotten.now_ms)?;
     }
     age.height = age.height.max(forgotten.seen).saturating_add(1);
     age.forgotten_ms = age.time(forgotten.now_ms);
     Ok(())
 }
 
-pub(super) fn remember(
-    transaction: &WriteTransaction,
-    peers: &PeerHeights,
-) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(PEERS)?;
-    for (node, (height, announcement)) in peers {
-        table.insert(&node.0, (*height, announcement.as_slice()))?;
+pub(super) fn remember(rows: &mut Rows, peers: &PeerHeights) -> Result<(), redb::Error> {
+    for (node, seen) in peers {
+        rows.put(&PEERS, &node.0, seen)?;
     }
     Ok(())
 }

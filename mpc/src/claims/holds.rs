@@ -3,26 +3,27 @@
 
 use std::collections::BTreeMap;
 
-use redb::{ReadableTable as _, Table, TableDefinition, WriteTransaction};
-
-use super::{ClaimError, ClaimsAge, windows::SpendingWindows};
+use super::{
+    ClaimError, ClaimsAge,
+    rows::{RowKind, RowSpace, Rows},
+    windows::SpendingWindows,
+};
 use crate::policy::{HeldUntil, HoldCheck, HoldingRule};
 
 /// The intent, and the rule.
-type HeldKey = (&'static [u8; 32], &'static [u8; 32]);
+type HeldKey = ([u8; 32], [u8; 32]);
 /// When, and whose.
-type HeldRow = (u64, &'static str);
+type HeldRow = (u64, String);
 
 /// (intent, rule) -> when one order with all the approvals that the rule needs was verified first, in milliseconds since
-/// the Unix epoch; whose share of the table it is.
-const HELD: TableDefinition<'_, HeldKey, HeldRow> = TableDefinition::new("held.1");
+/// the Unix epoch; whose share of the rows it is.
+const HELD: RowSpace<HeldKey, HeldRow> = RowSpace::new(RowKind::Held);
 /// Person -> how many rows are of their share.
-const SHARES: TableDefinition<'_, &str, u64> = TableDefinition::new("held_shares.1");
+const SHARES: RowSpace<String, u64> = RowSpace::new(RowKind::HeldShare);
 /// When old rows were let go last, in milliseconds since the Unix epoch.
-const LET_GO: TableDefinition<'_, (), u64> = TableDefinition::new("held_let_go.1");
+const LET_GO: RowSpace<(), u64> = RowSpace::new(RowKind::HeldLetGo);
 /// (recipient, rule) -> when something for the recipient was signed first that the rule applied to.
-const KNOWN: TableDefinition<'_, (&str, &[u8; 32]), u64> =
-    TableDefinition::new("known_recipients.1");
+const KNOWN: RowSpace<(String, [u8; 32]), u64> = RowSpace::new(RowKind::KnownRecipient);
 
 const HOUR_MS: u64 = 3_600_000;
 /// Payments that one person's approvals can have noted: nobody uses up the room of others.
@@ -31,14 +32,6 @@ const MAX_OF_PERSON: u64 = 20_000;
 const KEEP_MS: u64 = 9 * 24 * HOUR_MS;
 /// How often old rows are let go at most, in milliseconds: it reads them all.
 const LET_GO_MS: u64 = HOUR_MS;
-
-pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    transaction.open_table(HELD)?;
-    transaction.open_table(SHARES)?;
-    transaction.open_table(LET_GO)?;
-    transaction.open_table(KNOWN)?;
-    Ok(())
-}
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +46,7 @@ pub(super) enum HoldQuery {
 /// is to be committed whatever it is: the time runs from then on. Nothing is noted without [`ClaimError::Held`], which is
 /// logged: no time runs that nobody can see.
 pub(super) fn check<'h>(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     windows: &mut SpendingWindows,
     hold: &'h HoldCheck,
     asked: HoldQuery,
@@ -64,7 +57,7 @@ pub(super) fn check<'h>(
     let mut wanted = None;
     for rule in &hold.rules {
         if let Some((counter, amount, most)) = &rule.day
-            && !windows.is_above(transaction, counter, *amount, *most, now_ms)?
+            && !windows.is_above(rows, counter, *amount, *most, now_ms)?
         {
             continue;
         }
@@ -79,16 +72,14 @@ pub(super) fn check<'h>(
             }
         }
     }
-    let known = transaction.open_table(KNOWN)?;
-    let mut held = transaction.open_table(HELD)?;
     let mut longest: Option<HeldUntil> = None;
     let mut fresh = Vec::new();
     for &rule in &applying {
-        if rule.only_new_recipients && !pays_new(&known, hold, rule)? {
+        if rule.only_new_recipients && !pays_new(rows, hold, rule)? {
             continue;
         }
-        let since_ms = match held.get((&hold.intent, &rule.id))? {
-            Some(row) => row.value().0,
+        let since_ms = match rows.get(&HELD, &(hold.intent, rule.id))? {
+            Some((since_ms, _)) => since_ms,
             None => {
                 fresh.push(rule);
                 // A clock that was set back makes nothing older than it is.
@@ -111,16 +102,16 @@ pub(super) fn check<'h>(
     }
     let mut payers = Vec::new();
     for &rule in &fresh {
-        match person_with_room(transaction, &mut held, rule, now_ms)? {
+        match person_with_room(rows, rule, now_ms)? {
             Some(person) => payers.push((rule, person)),
             None => return Ok(Err(ClaimError::TooManyHeld)),
         }
     }
-    let mut shares = transaction.open_table(SHARES)?;
     for (rule, person) in payers {
-        let rows = shares.get(person)?.map_or(0, |rows| rows.value());
-        shares.insert(person, rows.saturating_add(1))?;
-        held.insert((&hold.intent, &rule.id), (age.time(now_ms), person))?;
+        let count = rows.get(&SHARES, person)?.unwrap_or_default();
+        rows.put(&SHARES, person, &count.saturating_add(1))?;
+        let row = (age.time(now_ms), person.clone());
+        rows.put(&HELD, &(hold.intent, rule.id), &row)?;
     }
     Ok(match (longest, wanted) {
         (Some(held), _) => Err(ClaimError::Held(held)),
@@ -132,53 +123,61 @@ pub(super) fn check<'h>(
 
 /// Whose share a new row is of; `None`: all who have approved it have used theirs up.
 fn person_with_room<'r>(
-    transaction: &WriteTransaction,
-    held: &mut Table<'_, HeldKey, HeldRow>,
+    rows: &mut Rows,
     rule: &'r HoldingRule,
     now_ms: u64,
-) -> Result<Option<&'r str>, redb::Error> {
-    let mut shares = transaction.open_table(SHARES)?;
+) -> Result<Option<&'r String>, redb::Error> {
     for tidied in [false, true] {
         for person in &rule.approved {
-            let rows = shares.get(person.as_str())?.map_or(0, |rows| rows.value());
-            if rows < MAX_OF_PERSON {
+            if rows.get(&SHARES, person)?.unwrap_or_default() < MAX_OF_PERSON {
                 return Ok(Some(person));
             }
         }
-        let mut let_go = transaction.open_table(LET_GO)?;
-        let last_ms = let_go.get(())?.map_or(0, |at_ms| at_ms.value());
+        let last_ms = rows.get(&LET_GO, &())?.unwrap_or_default();
         // A last time that is ahead is one of a wrong clock.
         if tidied || (last_ms..last_ms.saturating_add(LET_GO_MS)).contains(&now_ms) {
             break;
         }
-        let_go.insert((), now_ms)?;
-        held.retain(|_, (at_ms, _)| at_ms.saturating_add(KEEP_MS) > now_ms)?;
-        let mut counted: BTreeMap<String, u64> = BTreeMap::new();
-        for row in held.iter()? {
-            let (_, row) = row?;
-            let rows = counted.entry(row.value().1.to_owned()).or_default();
-            *rows = rows.saturating_add(1);
-        }
-        shares.retain(|_, _| false)?;
-        for (person, rows) in counted {
-            shares.insert(person.as_str(), rows)?;
-        }
+        rows.put(&LET_GO, &(), &now_ms)?;
+        let_go(rows, now_ms)?;
     }
     Ok(None)
 }
 
+/// Lets go of what was noted long ago, and counts the shares again.
+fn let_go(rows: &mut Rows, now_ms: u64) -> Result<(), redb::Error> {
+    let mut old = Vec::new();
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    rows.visit(&HELD, |key, (at_ms, person)| {
+        if at_ms.saturating_add(KEEP_MS) <= now_ms {
+            old.push(key);
+        } else {
+            let count = counted.entry(person).or_default();
+            *count = count.saturating_add(1);
+        }
+    })?;
+    let mut people = Vec::new();
+    rows.visit(&SHARES, |person, _| people.push(person))?;
+    for key in old {
+        rows.delete(&HELD, &key)?;
+    }
+    for person in people {
+        rows.delete(&SHARES, &person)?;
+    }
+    for (person, count) in counted {
+        rows.put(&SHARES, &person, &count)?;
+    }
+    Ok(())
+}
+
 /// Whether it pays someone to whom nothing was signed yet that the rule applied to. What it does not apply to, such as a
 /// little first, makes nobody known: who deceives or robs its people gets that approved as well.
-fn pays_new(
-    known: &impl redb::ReadableTable<(&'static str, &'static [u8; 32]), u64>,
-    hold: &HoldCheck,
-    rule: &HoldingRule,
-) -> Result<bool, redb::Error> {
+fn pays_new(rows: &Rows, hold: &HoldCheck, rule: &HoldingRule) -> Result<bool, redb::Error> {
     if hold.has_unseen_recipients {
         return Ok(true);
     }
     for recipient in &hold.recipients {
-        if known.get((recipient.as_str(), &rule.id))?.is_none() {
+        if rows.get(&KNOWN, &(recipient.clone(), rule.id))?.is_none() {
             return Ok(true);
         }
     }
@@ -187,7 +186,7 @@ fn pays_new(
 
 /// Notes to whom something is signed that these rules apply to.
 pub(super) fn granted(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     hold: &HoldCheck,
     applying: &[&HoldingRule],
     now_ms: u64,
@@ -195,12 +194,11 @@ pub(super) fn granted(
     if hold.has_unseen_recipients {
         return Ok(());
     }
-    let mut known = transaction.open_table(KNOWN)?;
     for rule in applying.iter().filter(|rule| rule.only_new_recipients) {
         for recipient in &hold.recipients {
-            let key = (recipient.as_str(), &rule.id);
-            if known.get(key)?.is_none() {
-                known.insert(key, now_ms)?;
+            let key = (recipient.clone(), rule.id);
+            if rows.get(&KNOWN, &key)?.is_none() {
+                rows.put(&KNOWN, &key, &now_ms)?;
             }
         }
     }
@@ -214,9 +212,10 @@ mod tests {
         ids::{RequestId, VaultId},
         networks::Network,
     };
-    use redb::{Database, backends::InMemoryBackend};
+    use redb::backends::InMemoryBackend;
 
     use super::*;
+    use crate::claims::rows::SMALL_LOG_PAGES;
 
     fn hold(number: u64, people: &[&str]) -> HoldCheck {
         let mut intent = [0; 32];
@@ -242,18 +241,15 @@ mod tests {
 
     #[test]
     fn payments_of_one_person__should_not_use_up_the_room_of_others() {
-        let database = Database::builder()
-            .create_with_backend(InMemoryBackend::new())
-            .unwrap();
-        let transaction = database.begin_write().unwrap();
-        make(&transaction).unwrap();
-        let mut windows = SpendingWindows::open(&transaction).unwrap();
+        let storage = std::sync::Arc::new(InMemoryBackend::new());
+        let mut rows = Rows::make(storage, SMALL_LOG_PAGES).unwrap();
+        let mut windows = SpendingWindows::open(&rows).unwrap();
         let age = ClaimsAge::default();
         let begin_ms = 1_700_000_000_000;
         let mut ask = |number, people: &[&str], now_ms| {
             let hold = hold(number, people);
             let outcome = check(
-                &transaction,
+                &mut rows,
                 &mut windows,
                 &hold,
                 HoldQuery::ToNote,
@@ -285,12 +281,8 @@ mod tests {
         assert_eq!(ask(MAX_OF_PERSON, &["treasurer"], over_ms), full);
         let outcome = ask(MAX_OF_PERSON, &["treasurer"], over_ms + LET_GO_MS);
         assert!(matches!(outcome, Err(ClaimError::Held(_))), "{outcome:?}");
-        let rows = transaction
-            .open_table(HELD)
-            .unwrap()
-            .iter()
-            .unwrap()
-            .count();
-        assert_eq!(rows, 1);
+        let mut count = 0;
+        rows.visit(&HELD, |_, _| count += 1).unwrap();
+        assert_eq!(count, 1);
     }
 }

@@ -9,13 +9,15 @@
 use std::collections::{HashMap, VecDeque};
 
 use covault_core::amount::U256;
-use redb::{ReadableTable as _, Table, TableDefinition, WriteTransaction};
 
-use super::ClaimError;
+use super::{
+    ClaimError,
+    rows::{RowKind, RowSpace, Rows},
+};
 use crate::policy::Spending;
 
-/// (bucket, counter) -> what was let go, a big-endian number. Buckets since the Unix epoch.
-const SPENT: TableDefinition<'_, (u64, &str), &[u8; 32]> = TableDefinition::new("spent.1");
+/// (bucket, counter) -> what was let go. Buckets since the Unix epoch; big-endian numbers, so that the oldest come first.
+const SPENT: RowSpace<([u8; 8], String), [u8; 32]> = RowSpace::new(RowKind::Spent);
 
 /// Milliseconds of a bucket.
 pub(super) const BUCKET_MS: u64 = 600_000;
@@ -83,10 +85,11 @@ fn sum<'a>(buckets: impl Iterator<Item = &'a (u64, U256)>) -> U256 {
 }
 
 impl SpendingWindows {
-    /// Opens the table, and makes it where there is none.
-    pub(super) fn open(transaction: &WriteTransaction) -> Result<Self, redb::Error> {
-        let spent = transaction.open_table(SPENT)?;
-        let last = spent.last()?.map_or(0, |(key, _)| key.value().0);
+    pub(super) fn open(rows: &Rows) -> Result<Self, redb::Error> {
+        let mut last = 0;
+        rows.visit(&SPENT, |(bucket, _), _| {
+            last = last.max(u64::from_be_bytes(bucket));
+        })?;
         Ok(Self {
             last,
             cached: HashMap::new(),
@@ -101,22 +104,21 @@ impl SpendingWindows {
     /// Whether what counts in 24 hours would be above `most` with this amount.
     pub(super) fn is_above(
         &mut self,
-        transaction: &WriteTransaction,
+        rows: &Rows,
         counter: &str,
         amount: U256,
         most: U256,
         now_ms: u64,
     ) -> Result<bool, redb::Error> {
         let first = Self::first(self.last.max(now_ms / BUCKET_MS));
-        let spent = transaction.open_table(SPENT)?;
-        let total = self.window(&spent, counter)?.total_from(first);
+        let total = self.window(rows, counter)?.total_from(first);
         Ok(total.saturating_add(amount) > most)
     }
 
     /// Adds to the counters; to none when one would be above its limit.
     pub(super) fn count(
         &mut self,
-        transaction: &WriteTransaction,
+        rows: &mut Rows,
         spending: &[Spending],
         now_ms: u64,
     ) -> Result<Result<(), ClaimError>, redb::Error> {
@@ -125,7 +127,6 @@ impl SpendingWindows {
         }
         let bucket = self.last.max(now_ms / BUCKET_MS);
         let first = Self::first(bucket);
-        let mut spent = transaction.open_table(SPENT)?;
         let mut names = Vec::with_capacity(spending.len());
         for Spending {
             counter,
@@ -135,7 +136,7 @@ impl SpendingWindows {
         } in spending
         {
             let name = counter.name();
-            let total = self.window(&spent, &name)?.total_from(first);
+            let total = self.window(rows, &name)?.total_from(first);
             let total = total.saturating_add(*amount);
             if most_per_day.is_some_and(|most| total > most) {
                 return Ok(Err(ClaimError::DailyLimitReached(counter.clone())));
@@ -151,7 +152,11 @@ impl SpendingWindows {
         // Only now: a refused claim must not make the time go on.
         if bucket > self.last {
             self.last = bucket;
-            spent.retain_in(..(first, ""), |_, _| false)?;
+            let mut old = Vec::new();
+            rows.visit_below(&SPENT, &first.to_be_bytes(), |key, _| old.push(key))?;
+            for key in old {
+                rows.delete(&SPENT, &key)?;
+            }
             self.cached.retain(|_, window| {
                 window
                     .buckets
@@ -160,26 +165,23 @@ impl SpendingWindows {
             });
         }
         for (name, amount) in names {
-            let held = self.window(&spent, &name)?.add(bucket, amount, first);
-            spent.insert((bucket, name.as_str()), &held.to_be_bytes::<32>())?;
+            let held = self.window(rows, &name)?.add(bucket, amount, first);
+            rows.put(&SPENT, &(bucket.to_be_bytes(), name), &held.to_be_bytes())?;
         }
         Ok(Ok(()))
     }
 
     /// The window of a counter: what it held when anything was counted last.
-    fn window(
-        &mut self,
-        spent: &Table<'_, (u64, &'static str), &'static [u8; 32]>,
-        name: &str,
-    ) -> Result<&mut SpendingWindow, redb::Error> {
+    fn window(&mut self, rows: &Rows, name: &str) -> Result<&mut SpendingWindow, redb::Error> {
         if self.cached.len() >= MAX_CACHED_COUNTERS && !self.cached.contains_key(name) {
             self.cached.clear();
         }
         if !self.cached.contains_key(name) {
             let mut buckets = VecDeque::new();
             for bucket in Self::first(self.last)..=self.last {
-                if let Some(amount) = spent.get((bucket, name))? {
-                    buckets.push_back((bucket, U256::from_be_bytes(*amount.value())));
+                let key = (bucket.to_be_bytes(), name.to_owned());
+                if let Some(amount) = rows.get(&SPENT, &key)? {
+                    buckets.push_back((bucket, U256::from_be_bytes(amount)));
                 }
             }
             self.cached

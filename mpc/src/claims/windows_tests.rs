@@ -207,22 +207,21 @@ type ClaimSample = (u64, u64, bool);
 /// Counts one claim after the other: its time, its amount, and 0 for another asset. Reads all again
 /// from the table after every `reopen` claims.
 fn run(claims: &[(u64, u8, u8)], reopen: usize) -> Vec<ClaimSample> {
-    let database = redb::Database::builder()
-        .create_with_backend(redb::backends::InMemoryBackend::new())
-        .unwrap();
+    let storage = Arc::new(redb::backends::InMemoryBackend::new());
+    let mut rows = Rows::make(storage, SMALL_LOG_PAGES).unwrap();
     let mut windows = SpendingWindows::default();
     let mut steps = Vec::new();
     let mut highest = 0;
     for (step, (now_ms, amount, asset)) in claims.iter().enumerate() {
-        let transaction = database.begin_write().unwrap();
         if step % reopen == 0 {
-            windows = SpendingWindows::open(&transaction).unwrap();
+            windows = SpendingWindows::open(&rows).unwrap();
         }
         let (amount, asset) = (u64::from(*amount), if *asset == 0 { "b" } else { "a" });
         let claim = spending(0, *now_ms, &[(asset, amount, MOST)]);
-        let outcome = windows.count(&transaction, &claim.spending, *now_ms);
+        let outcome = windows.count(&mut rows, &claim.spending, *now_ms);
         let granted = outcome.unwrap().is_ok();
-        transaction.commit().unwrap();
+        rows.commit().unwrap();
+        rows.fold_step().unwrap();
         let at = highest.max(*now_ms);
         if granted {
             highest = at;

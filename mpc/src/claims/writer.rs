@@ -3,7 +3,6 @@
 use std::sync::mpsc;
 
 use covault_core::{approval::MAX_VALIDITY_MS, ids::VaultId, order::NodeId, signature::Curve};
-use redb::{Database, Durability, ReadableTable as _, WriteTransaction};
 use tokio::sync::oneshot;
 
 use super::{
@@ -11,6 +10,7 @@ use super::{
     PeerHeights, REQUESTS, SESSIONS, TRANSACTIONS,
     height::{self, SPENDING_WINDOW_MS},
     holds,
+    rows::Rows,
     windows::SpendingWindows,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(super) enum WriteJob {
 }
 
 pub(super) fn write(
-    database: &Database,
+    mut rows: Rows,
     mut windows: SpendingWindows,
     jobs: &mpsc::Receiver<WriteJob>,
     known: &CachedClaims,
@@ -57,7 +57,7 @@ pub(super) fn write(
             let Ok(next) = jobs.try_recv() else { break };
             batch.push(next);
         }
-        if !write_batch(database, &mut windows, batch, known) {
+        if !write_batch(&mut rows, &mut windows, batch, known) {
             return;
         }
     }
@@ -65,14 +65,14 @@ pub(super) fn write(
 
 /// Writes a batch and tells who waits; false when the disk has failed.
 pub(super) fn write_batch(
-    database: &Database,
+    rows: &mut Rows,
     windows: &mut SpendingWindows,
     batch: Vec<WriteJob>,
     known: &CachedClaims,
 ) -> bool {
     // Nobody else changes it.
     let mut age = *known.age.read();
-    let committed = commit(database, windows, &batch, &mut age);
+    let committed = commit(rows, windows, &batch, &mut age);
     if committed.is_ok() {
         *known.age.write() = age;
     }
@@ -108,110 +108,106 @@ pub(super) fn write_batch(
         // Nobody waits: the claim stands anyway.
         let _ = reply.send(outcome);
     }
-    failed.is_none()
+    if failed.is_some() {
+        return false;
+    }
+    // Only now: nobody waits for it who was granted something.
+    let folded = rows.fold_step();
+    if let Err(error) = &folded {
+        tracing::error!(%error, "claims cannot be written");
+    }
+    folded.is_ok()
 }
 
-/// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.
+/// All jobs of a batch in one entry of the log; each outcome counts only when the commit succeeds.
 fn commit(
-    database: &Database,
+    rows: &mut Rows,
     windows: &mut SpendingWindows,
     batch: &[WriteJob],
     age: &mut ClaimsAge,
 ) -> Result<Vec<ClaimResult>, redb::Error> {
     let before = *age;
-    let mut transaction = database.begin_write()?;
-    transaction.set_durability(Durability::Immediate)?;
-    transaction.set_two_phase_commit(true);
     let mut outcomes = Vec::with_capacity(batch.len());
     for job in batch {
         outcomes.push(match job {
             WriteJob::Claim(claim, take, _) => {
                 // First, and whatever becomes of the claim: what was named once is used up.
                 let taken = match take {
-                    Some(take) => nonce_table::take(&transaction, take)?,
+                    Some(take) => nonce_table::take(rows, take)?,
                     None => Some(Vec::new()),
                 };
                 match taken {
-                    Some(rows) => grant(&transaction, windows, claim, age)?.map(|()| rows),
+                    Some(nonces) => grant(rows, windows, claim, age)?.map(|()| nonces),
                     None => Err(ClaimError::NonceMissing),
                 }
             }
             WriteJob::NoteApprovals(hold, now_ms, _) => {
                 let asked = holds::HoldQuery::ToNote;
-                holds::check(&transaction, windows, hold, asked, age, *now_ms)?.map(|_| Vec::new())
+                holds::check(rows, windows, hold, asked, age, *now_ms)?.map(|_| Vec::new())
             }
             WriteJob::NoteKey(root, note, _) => {
-                key_records::put(&transaction, root, note.as_ref())?;
+                key_records::put(rows, root, note.as_ref())?;
                 Ok(Vec::new())
             }
             WriteJob::NoteVaultKey(of, root, _) => {
-                key_records::put_vault(&transaction, *of, root)?;
+                key_records::put_vault(rows, *of, root)?;
                 Ok(Vec::new())
             }
             WriteJob::NoteJoined(root, joined, _) => {
-                key_records::put_joined(&transaction, root, *joined)?;
+                key_records::put_joined(rows, root, *joined)?;
                 Ok(Vec::new())
             }
-            WriteJob::KeepNonces(of, rows, _) => {
-                nonce_table::keep(&transaction, of, rows)?;
+            WriteJob::KeepNonces(of, nonces, _) => {
+                nonce_table::keep(rows, of, nonces)?;
                 Ok(Vec::new())
             }
             WriteJob::BurnNonces(of, ids, _) => {
-                nonce_table::burn(&transaction, of, ids)?;
+                nonce_table::burn(rows, of, ids)?;
                 Ok(Vec::new())
             }
             WriteJob::Ban {
                 root, node, now_ms, ..
             } => {
-                transaction
-                    .open_table(BANS)?
-                    .insert((root.as_slice(), &node.0), *now_ms)?;
+                rows.put(&BANS, &(root.clone(), node.0), now_ms)?;
                 age.height = age.height.saturating_add(1);
                 Ok(Vec::new())
             }
             WriteJob::LostClaims(forgotten, _) => {
-                height::forget(&transaction, forgotten, age)?;
+                height::forget(rows, forgotten, age)?;
                 Ok(Vec::new())
             }
             WriteJob::Remember(peers, _) => {
-                height::remember(&transaction, peers)?;
+                height::remember(rows, peers)?;
                 Ok(Vec::new())
             }
         });
     }
     if *age != before {
-        height::store(&transaction, age)?;
+        height::store(rows, age)?;
     }
-    transaction.commit()?;
+    rows.commit()?;
     Ok(outcomes)
 }
 
 fn grant(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     windows: &mut SpendingWindows,
     claim: &Claim,
     age: &mut ClaimsAge,
 ) -> Result<Result<(), ClaimError>, redb::Error> {
-    let mut sessions = transaction.open_table(SESSIONS)?;
-    let session = (claim.session.as_bytes(), claim.attempt);
-    if sessions.get(session)?.is_some() {
+    let session = (*claim.session.as_bytes(), claim.attempt);
+    if rows.get(&SESSIONS, &session)?.is_some() {
         return Ok(Err(ClaimError::SessionUsed));
     }
     if let Some((request, digest)) = &claim.digest {
-        let mut transactions = None;
         if let Some(id) = &claim.transaction {
-            let table = transaction.open_table(TRANSACTIONS)?;
-            let known = table.get(id)?.map(|known| *known.value());
+            let known = rows.get(&TRANSACTIONS, id)?;
             if known.is_some_and(|known| known != *digest) {
                 return Ok(Err(ClaimError::OtherAmounts));
             }
-            transactions = Some((table, id));
         }
-        let mut table = transaction.open_table(REQUESTS)?;
-        let known = table
-            .get(request.as_bytes())?
-            .map(|known| known.value() == digest);
-        match known {
+        let known = rows.get(&REQUESTS, request.as_bytes())?;
+        match known.map(|known| known == *digest) {
             None => {
                 // Time never runs back for limits.
                 let now_ms = age.time(claim.now_ms);
@@ -223,31 +219,31 @@ fn grant(
                     return Ok(Err(ClaimError::SpendingUnknown));
                 }
                 if let Some(until_ms) = claim.approved_until_ms
-                    && let Some(wants) = used_by_others(transaction, &claim.root, until_ms)?
+                    && let Some(wants) = used_by_others(rows, &claim.root, until_ms)?
                 {
                     return Ok(Err(ClaimError::ApprovalsMissing(wants)));
                 }
-                if let Some(refused) = spent_by_others(transaction, claim, now_ms)? {
+                if let Some(refused) = spent_by_others(rows, claim, now_ms)? {
                     return Ok(Err(refused));
                 }
                 // Not the latest time of a claim: the clock may have been ahead then.
                 let mut holding = None;
                 if let Some(hold) = &claim.hold {
                     let (asked, now_ms) = (holds::HoldQuery::ToSign, claim.now_ms);
-                    match holds::check(transaction, windows, hold, asked, age, now_ms)? {
+                    match holds::check(rows, windows, hold, asked, age, now_ms)? {
                         Ok(applying) => holding = Some((hold, applying)),
                         Err(held) => return Ok(Err(held)),
                     }
                 }
-                if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
+                if let Err(over) = windows.count(rows, &claim.spending, now_ms)? {
                     return Ok(Err(over));
                 }
                 if let Some((hold, applying)) = holding {
-                    holds::granted(transaction, hold, &applying, now_ms)?;
+                    holds::granted(rows, hold, &applying, now_ms)?;
                 }
-                table.insert(request.as_bytes(), digest)?;
-                if let Some((table, id)) = &mut transactions {
-                    table.insert(*id, digest)?;
+                rows.put(&REQUESTS, request.as_bytes(), digest)?;
+                if let Some(id) = &claim.transaction {
+                    rows.put(&TRANSACTIONS, id, digest)?;
                 }
             }
             // The same transaction again: it cannot be sent twice, and was counted.
@@ -255,7 +251,7 @@ fn grant(
             Some(false) => return Ok(Err(ClaimError::OtherDigest)),
         }
     }
-    sessions.insert(session, claim.now_ms)?;
+    rows.put(&SESSIONS, &session, &claim.now_ms)?;
     age.granted(claim.now_ms);
     Ok(Ok(()))
 }
@@ -263,11 +259,11 @@ fn grant(
 /// What is wanted instead of approvals that the holders of the key before this node may have used for another
 /// transaction; `None`: they cannot have. Each of them has taken approvals that were valid for [`MAX_VALIDITY_MS`] at most.
 fn used_by_others(
-    transaction: &WriteTransaction,
+    rows: &Rows,
     root: &[u8],
     approved_until_ms: u64,
 ) -> Result<Option<String>, redb::Error> {
-    let joined_ms = key_records::joined_ms(transaction, root)?;
+    let joined_ms = key_records::joined_ms(rows, root)?;
     let unused_ms = joined_ms.map(|joined_ms| {
         joined_ms
             .saturating_add(MAX_VALIDITY_MS)
@@ -286,7 +282,7 @@ fn used_by_others(
 /// their sums of a day are not known here. `None`: they are, or nothing of it is limited. People may approve what they
 /// have to above a day's sum.
 fn spent_by_others(
-    transaction: &WriteTransaction,
+    rows: &Rows,
     claim: &Claim,
     now_ms: u64,
 ) -> Result<Option<ClaimError>, redb::Error> {
@@ -295,7 +291,7 @@ fn spent_by_others(
     if !limited && unapproved.is_none() {
         return Ok(None);
     }
-    let since_ms = key_records::new_holder_ms(transaction, &claim.root)?;
+    let since_ms = key_records::new_holder_ms(rows, &claim.root)?;
     let known_ms = since_ms.map(|since_ms| {
         since_ms
             .saturating_add(SPENDING_WINDOW_MS)

@@ -132,7 +132,7 @@ fn backup_file(body: &[u8]) -> Result<(), Finding> {
     backup::open(body, &identity).map_or(Ok(()), recover)
 }
 
-/// A sealed nonce beside its row in the claims database.
+/// A sealed nonce beside its row in the claims file.
 fn nonce(body: &[u8]) -> Result<(), Finding> {
     static SEALED: OnceLock<Option<(NonceSealer, Vec<u8>)>> = OnceLock::new();
     let of = ShareEpoch {

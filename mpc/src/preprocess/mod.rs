@@ -1,9 +1,9 @@
 //! Signing nonces made ahead, so that an Ed25519 signature by FROST is one round.
 //!
-//! A nonce is committed to, sealed, and stored in the claims database of its node, bound to one
+//! A nonce is committed to, sealed, and stored in the claims file of its node, bound to one
 //! generation of the shares. Then peers hear the commitments, and orchestrators the numbers to
-//! name in their requests. A nonce is readable once: the transaction that claims the session
-//! deletes it, and what that transaction took out is handed over when it is on disk. So whatever
+//! name in their requests. A nonce is readable once: the entry that claims the session
+//! deletes it, and what that entry took out is handed over when it is on disk. So whatever
 //! happens to the process, a nonce signs one message at most. Numbers grow for ever.
 //!
 //! None is ever in a backup. An old copy of a folder that was put back holds nonces that were used

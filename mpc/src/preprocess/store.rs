@@ -1,4 +1,4 @@
-//! The nonces of one node: sealed in its claims database, each readable once.
+//! The nonces of one node: sealed in its claims file, each readable once.
 
 use std::{
     collections::BTreeMap,
@@ -162,7 +162,7 @@ impl NonceStore {
         Ok(batch)
     }
 
-    /// Claims a session, and takes out the nonces it is to use, if any, in one transaction; both
+    /// Claims a session, and takes out the nonces it is to use, if any, in one batch; both
     /// are on disk when it returns. Also when it refuses, the nonces are gone.
     ///
     /// # Errors

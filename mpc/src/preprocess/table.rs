@@ -1,20 +1,19 @@
-//! The tables of nonces in a node's claims database. Functions of one transaction: [`crate::claims`]
-//! decides what else is in it.
+//! The nonces among the rows of a node's claims file. Functions of one batch: [`crate::claims`] decides what else is in it.
 
 use std::collections::BTreeMap;
 
-use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransaction};
-
-use crate::shares::ShareEpoch;
+use crate::{
+    claims::rows::{RowKind, RowSpace, Rows},
+    shares::ShareEpoch,
+};
 
 /// (root public key, epoch, number) -> (commitments, sealed secret).
-type NonceTable<'a> =
-    TableDefinition<'a, (&'static [u8], u32, u64), (&'static [u8], &'static [u8])>;
-const NONCES: NonceTable<'_> = TableDefinition::new("nonces.1");
+const NONCES: RowSpace<NonceKey, (Vec<u8>, Vec<u8>)> = RowSpace::new(RowKind::Nonce);
+type NonceKey = (Vec<u8>, u32, u64);
 /// The number that the next nonce gets: never a smaller one, whatever was deleted.
-const NEXT: TableDefinition<'_, (), u64> = TableDefinition::new("next-nonce.1");
+const NEXT: RowSpace<(), u64> = RowSpace::new(RowKind::NextNonce);
 /// How often the file was opened to be written.
-const STARTS: TableDefinition<'_, (), u64> = TableDefinition::new("starts.1");
+const STARTS: RowSpace<(), u64> = RowSpace::new(RowKind::Starts);
 
 /// Which nonces a session is to use.
 #[derive(Clone, Debug)]
@@ -43,103 +42,80 @@ pub(crate) struct StoredNonces {
     pub ready: BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>,
 }
 
-/// Makes the tables that are missing, and counts this opening of the file.
-pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    transaction.open_table(NONCES)?;
-    transaction.open_table(NEXT)?;
-    let mut starts = transaction.open_table(STARTS)?;
-    let known = starts.get(())?.map_or(0, |known| known.value());
-    starts.insert((), known.saturating_add(1))?;
-    Ok(())
+fn key(of: &ShareEpoch, id: u64) -> NonceKey {
+    (of.root.clone(), of.epoch, id)
+}
+
+/// Counts this opening of the file.
+pub(crate) fn count_start(rows: &mut Rows) -> Result<(), redb::Error> {
+    let known = rows.get(&STARTS, &())?.unwrap_or_default();
+    rows.put(&STARTS, &(), &known.saturating_add(1))
 }
 
 /// Reads numbers and commitments; no secret.
-pub(crate) fn load(transaction: &ReadTransaction) -> Result<StoredNonces, redb::Error> {
-    let mut stored = StoredNonces::default();
-    if let Some(next) = transaction.open_table(NEXT)?.get(())? {
-        stored.next = next.value();
-    }
-    if let Some(starts) = transaction.open_table(STARTS)?.get(())? {
-        stored.start = starts.value();
-    }
-    for entry in transaction.open_table(NONCES)?.iter()? {
-        let (key, row) = entry?;
-        let (root, epoch, id) = key.value();
-        let of = ShareEpoch {
-            root: root.to_vec(),
-            epoch,
-        };
-        let (commitments, _) = row.value();
-        stored
-            .ready
-            .entry(of)
-            .or_default()
-            .insert(id, commitments.to_vec());
-    }
+pub(crate) fn load(rows: &Rows) -> Result<StoredNonces, redb::Error> {
+    let mut stored = StoredNonces {
+        next: rows.get(&NEXT, &())?.unwrap_or_default(),
+        start: rows.get(&STARTS, &())?.unwrap_or_default(),
+        ready: BTreeMap::new(),
+    };
+    rows.visit(&NONCES, |(root, epoch, id), (commitments, _)| {
+        let of = ShareEpoch { root, epoch };
+        stored.ready.entry(of).or_default().insert(id, commitments);
+    })?;
     Ok(stored)
 }
 
 /// Adds nonces. Their numbers count as given out, even should they be deleted.
 pub(crate) fn keep(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     of: &ShareEpoch,
-    rows: &[NonceRow],
+    nonces: &[NonceRow],
 ) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(NONCES)?;
-    let mut next = transaction.open_table(NEXT)?;
-    let mut highest = next.get(())?.map_or(0, |next| next.value());
+    let mut highest = rows.get(&NEXT, &())?.unwrap_or_default();
     for NonceRow {
         id,
         commitments,
         sealed,
-    } in rows
+    } in nonces
     {
-        let key = (of.root.as_slice(), of.epoch, *id);
-        table.insert(key, (commitments.as_slice(), sealed.as_slice()))?;
+        let row = (commitments.clone(), sealed.clone());
+        rows.put(&NONCES, &key(of, *id), &row)?;
         highest = highest.max(id.saturating_add(1));
     }
-    next.insert((), highest)?;
-    Ok(())
+    rows.put(&NEXT, &(), &highest)
 }
 
 /// Deletes nonces and gives them; `None` when one was not there, and then the others are deleted
 /// anyway.
 pub(crate) fn take(
-    transaction: &WriteTransaction,
+    rows: &mut Rows,
     take: &NonceSelection,
 ) -> Result<Option<Vec<NonceRow>>, redb::Error> {
-    let mut table = transaction.open_table(NONCES)?;
-    let mut rows = Vec::with_capacity(take.ids.len());
+    let mut taken = Vec::with_capacity(take.ids.len());
     for id in &take.ids {
-        let key = (take.of.root.as_slice(), take.of.epoch, *id);
-        if let Some(row) = table.remove(key)? {
-            let (commitments, sealed) = row.value();
-            rows.push(NonceRow {
+        let key = key(&take.of, *id);
+        if let Some((commitments, sealed)) = rows.get(&NONCES, &key)? {
+            rows.delete(&NONCES, &key)?;
+            taken.push(NonceRow {
                 id: *id,
-                commitments: commitments.to_vec(),
-                sealed: sealed.to_vec(),
+                commitments,
+                sealed,
             });
         }
     }
-    Ok((rows.len() == take.ids.len()).then_some(rows))
+    Ok((taken.len() == take.ids.len()).then_some(taken))
 }
 
 /// Deletes all nonces. Their numbers stay given out.
-pub(crate) fn clear(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-    transaction.delete_table(NONCES)?;
-    transaction.open_table(NONCES)?;
-    Ok(())
+pub(crate) fn clear(rows: &mut Rows) -> Result<(), redb::Error> {
+    let mut all = Vec::new();
+    rows.visit(&NONCES, |key, _| all.push(key))?;
+    all.iter().try_for_each(|key| rows.delete(&NONCES, key))
 }
 
 /// Deletes nonces.
-pub(crate) fn burn(
-    transaction: &WriteTransaction,
-    of: &ShareEpoch,
-    ids: &[u64],
-) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(NONCES)?;
-    for id in ids {
-        table.remove((of.root.as_slice(), of.epoch, *id))?;
-    }
-    Ok(())
+pub(crate) fn burn(rows: &mut Rows, of: &ShareEpoch, ids: &[u64]) -> Result<(), redb::Error> {
+    ids.iter()
+        .try_for_each(|id| rows.delete(&NONCES, &key(of, *id)))
 }

@@ -16,10 +16,13 @@ mod attest;
 mod byzantine;
 mod byzantine_node;
 mod cggmp24;
+mod claims_power;
 mod client_signer;
 mod cluster;
 mod cross_network;
 mod crowd;
+#[path = "../../../tests/support/disk.rs"]
+mod disk;
 mod distrust;
 mod dkls23_rules;
 mod freeze;

@@ -1,0 +1,91 @@
+//! What a claim costs its node: CPU and time of one at a time, and of sixteen at once, on the disk of the folder that
+//! `COVAULT_BENCH_FOLDER` names (the system's for temporary files if it names none).
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "for measurement")]
+
+use std::{env, path::Path, time::Instant};
+
+use covault_core::{
+    amount::U256,
+    ids::{RequestId, SessionId},
+};
+use covault_mpc::{
+    claims::{Claim, Claims},
+    policy::{PolicyScope, Spending, SpendingCounter},
+};
+use futures::future::join_all;
+use rustix::time::{ClockId, clock_gettime};
+use sha2::{Digest as _, Sha256};
+
+const BEGIN_MS: u64 = 1_800_000_000_000;
+
+/// As in production: requests have the time in front, sessions are random.
+fn claim(number: u64) -> Claim {
+    let digest: [u8; 32] = Sha256::digest(number.to_le_bytes()).into();
+    let mut request = [0; 16];
+    let now_ms = BEGIN_MS + number * 3;
+    request[..6].copy_from_slice(&now_ms.to_be_bytes()[2..]);
+    request[6..].copy_from_slice(&digest[..10]);
+    Claim {
+        session: SessionId::from_bytes(digest[16..].try_into().unwrap()),
+        attempt: 0,
+        digest: Some((RequestId::from_bytes(request), digest)),
+        transaction: None,
+        spending: vec![Spending {
+            counter: SpendingCounter {
+                scope: PolicyScope::Node,
+                asset: "evm:1".into(),
+            },
+            amount: U256::from(1),
+            most_per_day: None,
+            unapproved: None,
+        }],
+        now_ms,
+        root: Vec::new(),
+        approved_until_ms: None,
+        hold: None,
+    }
+}
+
+fn cpu_us() -> i64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec * 1_000_000 + used.tv_nsec / 1_000
+}
+
+async fn measure(claims: &Claims, from: u64, count: u64, at_once: u64) {
+    let (cpu, begin) = (cpu_us(), Instant::now());
+    let mut longest_us = 0;
+    for first in (from..from + count).step_by(at_once as usize) {
+        let group_begin = Instant::now();
+        let group = (first..first + at_once).map(|number| claims.claim(claim(number)));
+        for outcome in join_all(group).await {
+            outcome.unwrap();
+        }
+        longest_us = longest_us.max(group_begin.elapsed().as_micros());
+    }
+    let cpu = (cpu_us() - cpu) as f64 / count as f64;
+    let time = begin.elapsed().as_micros() as f64 / (count / at_once) as f64;
+    println!(
+        "{at_once:>3} at once: {cpu:>6.1} us of CPU a claim, {time:>7.1} us a group, longest {longest_us} us"
+    );
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let folder = match env::var("COVAULT_BENCH_FOLDER") {
+        Ok(folder) => tempfile::tempdir_in(Path::new(&folder)).unwrap(),
+        Err(_) => tempfile::tempdir().unwrap(),
+    };
+    let stored: u64 = env::var("COVAULT_BENCH_STORED").map_or(50_000, |text| text.parse().unwrap());
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    runtime.block_on(async {
+        measure(&claims, 0, stored, 500).await;
+        for round in 0..3 {
+            let from = stored + round * 40_000;
+            measure(&claims, from, 4_000, 1).await;
+            measure(&claims, from + 4_000, 32_000, 16).await;
+        }
+    });
+}
