@@ -3,7 +3,7 @@
 //! One stream per recipient, `covault:{namespace}:inbox:<id>`, and one for announcements; why,
 //! is in `docs/decisions/0001-inbox-streams.md`. A writer task drains its queue into one
 //! pipeline; a reader blocks in one XREAD on its own connection and trims behind itself. Every
-//! key expires an hour after its last message.
+//! key expires an hour after its last message, or up to a minute earlier.
 //!
 //! An identity has one reader at a time: a second one would miss what the first has trimmed. So
 //! every process has an identity of its own.
@@ -11,6 +11,7 @@
 //! Who cannot read announces nothing: a node that is announced and deaf would be chosen to sign, and would not.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -26,6 +27,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+mod writer;
+
+use self::writer::RedisWriter;
 use super::{
     Bus, BusAddress, BusError, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription, SubscriptionSender,
     servers::{RedisServers, RedisTls},
@@ -42,19 +46,11 @@ const READ_COUNT: usize = 16;
 const MAX_SLOW_READS: u32 = 3;
 /// The pauses before Redis is tried again.
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-/// A message that could not be sent for so long is dropped: its session is over.
-const STALE: Duration = Duration::from_secs(30);
 /// Nothing is left of a stream so long after its last message.
 const EXPIRE: Duration = Duration::from_secs(3600);
-/// Entries an unread stream holds at most, about.
-const MAX_INBOX: usize = 8192;
-const MAX_ANNOUNCEMENTS: usize = 512;
 /// Ids of entries are milliseconds since the Unix epoch. From here on, the year 3000, one is no time: someone wrote it, so
 /// that the stream has no id left for others.
 const NO_TIME_MS: u64 = 32_503_680_000_000;
-/// What goes into one pipeline at most.
-const BATCH_MESSAGES: usize = 512;
-const BATCH_BYTES: usize = 4 << 20;
 /// Different reasons for a failure that are logged before it works again.
 const MAX_REASONS: usize = 8;
 
@@ -126,6 +122,7 @@ impl RedisBus {
             expire,
             reachable: Arc::clone(&bus.reachable),
             connection: None,
+            expiring: HashMap::new(),
             reasons: SaidReasons::default(),
         };
         tokio::spawn(writer.run(outgoing));
@@ -247,130 +244,6 @@ impl Drop for SubscriptionState {
     fn drop(&mut self) {
         // What nobody reads blocks nothing.
         self.set(true);
-    }
-}
-
-struct RedisWriter {
-    servers: RedisServers,
-    prefix: String,
-    expire: Duration,
-    reachable: Arc<AtomicBool>,
-    connection: Option<MultiplexedConnection>,
-    reasons: SaidReasons,
-}
-
-impl RedisWriter {
-    async fn run(mut self, mut queue: mpsc::Receiver<QueuedMessage>) {
-        while let Some(first) = queue.recv().await {
-            let mut bytes = first.message.len();
-            let mut batch = vec![first];
-            while bytes < BATCH_BYTES && batch.len() < BATCH_MESSAGES {
-                let Ok(next) = queue.try_recv() else { break };
-                bytes += next.message.len();
-                batch.push(next);
-            }
-            self.deliver(batch).await;
-        }
-    }
-
-    /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
-    /// receivers drop duplicates. What is for a stream that takes nothing must not hold up the rest.
-    async fn deliver(&mut self, batch: Vec<QueuedMessage>) {
-        let mut batches = vec![batch];
-        while let Some(batch) = batches.pop() {
-            let Some((refused, error)) = self.deliver_whole(batch).await else {
-                continue;
-            };
-            let Some(to) = refused.first().map(|message| message.to) else {
-                continue;
-            };
-            let (of_one, others): (Vec<_>, Vec<_>) =
-                refused.into_iter().partition(|message| message.to == to);
-            if others.is_empty() {
-                let stream = key(&self.prefix, to);
-                tracing::warn!(stream, messages = of_one.len(), %error, "redis: a stream accepts no messages; \
-                    dropping them");
-            } else {
-                batches.extend([others, of_one]);
-            }
-        }
-    }
-
-    /// Sends a batch. `Some`: a stream of it takes nothing, and which one is not known.
-    async fn deliver_whole(
-        &mut self,
-        mut batch: Vec<QueuedMessage>,
-    ) -> Option<(Vec<QueuedMessage>, RedisError)> {
-        let mut failures = 0;
-        loop {
-            batch.retain(|message| message.queued.elapsed() < STALE);
-            if batch.is_empty() {
-                return None;
-            }
-            match self.attempt(&batch).await {
-                Ok(()) => {
-                    self.reachable.store(true, Ordering::Relaxed);
-                    if self.reasons.clear() {
-                        tracing::info!("redis: the stream accepts messages again");
-                    }
-                    return None;
-                }
-                // A server that can do nothing now says so in other codes.
-                Err(error) if matches!(error.code(), Some("ERR" | "WRONGTYPE")) => {
-                    return Some((batch, error));
-                }
-                Err(error) => {
-                    self.reachable.store(false, Ordering::Relaxed);
-                    if self.reasons.is_new(&error) {
-                        tracing::warn!(server = self.servers.place(), %error, "redis: publish failed; retrying");
-                    }
-                    self.connection = None;
-                    sleep(RETRIES.pause(failures)).await;
-                    failures += 1;
-                }
-            }
-        }
-    }
-
-    async fn attempt(&mut self, batch: &[QueuedMessage]) -> RedisResult<()> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            empty => empty.insert(self.servers.open(WRITE_TIMEOUT).await?),
-        };
-        let mut pipe = redis::pipe();
-        // Or a connection that breaks in between would leave a key that never expires.
-        pipe.atomic();
-        let mut keys: Vec<(BusAddress, String)> = Vec::new();
-        for QueuedMessage { to, message, .. } in batch {
-            let key = match keys.iter().find(|(address, _)| address == to) {
-                Some((_, key)) => key.clone(),
-                None => {
-                    let key = key(&self.prefix, *to);
-                    keys.push((*to, key.clone()));
-                    key
-                }
-            };
-            let limit = match to {
-                BusAddress::Inbox(_) => MAX_INBOX,
-                BusAddress::Announcements => MAX_ANNOUNCEMENTS,
-            };
-            pipe.cmd("XADD")
-                .arg(key)
-                .arg("MAXLEN")
-                .arg("~")
-                .arg(limit)
-                .arg("*")
-                .arg("m")
-                .arg(message.as_slice())
-                .ignore();
-        }
-        for (_, key) in keys {
-            pipe.cmd("EXPIRE")
-                .arg(key)
-                .arg(self.expire.as_secs())
-                .ignore();
-        }
-        pipe.exec_async(connection).await
     }
 }
 

@@ -91,6 +91,51 @@ async fn redis_bus__should_trim_behind_the_reader_and_expire_every_key() {
     }
 }
 
+/// How often Redis was given a command.
+async fn calls(connection: &mut MultiplexedConnection, command: &str) -> u64 {
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(connection)
+        .await
+        .unwrap();
+    let line = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|it| it.strip_prefix(&line));
+    count.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_bus__should_put_off_expiries_now_and_then_and_expire_what_went_and_came_again() {
+    let server = RedisServer::start();
+    let bus = RedisBus::connect(&server.url(), "one").unwrap();
+    let (id, other) = (NodeId([7; 32]), NodeId([8; 32]));
+    let mut inbox = bus.subscribe(id, false).await.unwrap();
+    let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
+    for number in 0..50_u8 {
+        until_received(&bus, id, &mut inbox, &[number]).await;
+    }
+    for command in ["expire", "multi", "exec"] {
+        assert_eq!(calls(&mut connection, command).await, 1, "{command}");
+    }
+    assert!(calls(&mut connection, "xadd").await >= 50);
+    let key = key(&bus.prefix, BusAddress::Inbox(id));
+    for expected in 2..4 {
+        redis::cmd("DEL")
+            .arg(&key)
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+        // Beside one that is there, too.
+        bus.publish(BusAddress::Inbox(other), vec![1]).unwrap();
+        until_received(&bus, id, &mut inbox, &[100 + expected]).await;
+        let left: i64 = redis::cmd("TTL")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert!((3500..=3600).contains(&left), "{left}");
+    }
+}
+
 /// Whoever may write to a stream can write the last id that there is.
 async fn end(bus: &RedisBus, address: BusAddress) {
     let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
@@ -143,7 +188,7 @@ async fn redis_bus__should_deliver_to_others_what_one_stream_takes_nothing_of() 
         bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
     }
     let mut seen = std::collections::BTreeSet::new();
-    timeout(STALE / 2, async {
+    timeout(writer::STALE / 2, async {
         while seen.len() < 100 {
             // What was taken beside an error comes again.
             seen.extend(inbox.next().await.unwrap());

@@ -1,0 +1,209 @@
+//! What writes to the bus over Redis: batches, each in one pipeline.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{RedisError, RedisResult, aio::MultiplexedConnection};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+use super::{BusAddress, QueuedMessage, RETRIES, RedisServers, SaidReasons, WRITE_TIMEOUT, key};
+
+/// A message that could not be sent for so long is dropped: its session is over.
+pub(super) const STALE: Duration = Duration::from_secs(30);
+/// The expiry of a stream is put off so often while it has it.
+const EXPIRE_PARTS: u32 = 60;
+/// Streams whose expiry is remembered.
+const MAX_EXPIRING: usize = 4096;
+/// Entries an unread stream holds at most, about.
+const MAX_INBOX: usize = 8192;
+const MAX_ANNOUNCEMENTS: usize = 512;
+/// What goes into one pipeline at most.
+const BATCH_MESSAGES: usize = 512;
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The task that writes: see the module above.
+pub(super) struct RedisWriter {
+    pub servers: RedisServers,
+    pub prefix: String,
+    pub expire: Duration,
+    pub reachable: Arc<AtomicBool>,
+    pub connection: Option<MultiplexedConnection>,
+    /// When the expiry of a stream was last put off, over this connection.
+    pub expiring: HashMap<BusAddress, Instant>,
+    pub reasons: SaidReasons,
+}
+
+impl RedisWriter {
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<QueuedMessage>) {
+        while let Some(first) = queue.recv().await {
+            let mut bytes = first.message.len();
+            let mut batch = vec![first];
+            while bytes < BATCH_BYTES && batch.len() < BATCH_MESSAGES {
+                let Ok(next) = queue.try_recv() else { break };
+                bytes += next.message.len();
+                batch.push(next);
+            }
+            self.deliver(batch).await;
+        }
+    }
+
+    /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
+    /// receivers drop duplicates. What is for a stream that takes nothing must not hold up the rest.
+    async fn deliver(&mut self, batch: Vec<QueuedMessage>) {
+        let mut batches = vec![batch];
+        while let Some(batch) = batches.pop() {
+            let Some((refused, error)) = self.deliver_whole(batch).await else {
+                continue;
+            };
+            let Some(to) = refused.first().map(|message| message.to) else {
+                continue;
+            };
+            let (of_one, others): (Vec<_>, Vec<_>) =
+                refused.into_iter().partition(|message| message.to == to);
+            if others.is_empty() {
+                let stream = key(&self.prefix, to);
+                tracing::warn!(stream, messages = of_one.len(), %error, "redis: a stream accepts no messages; \
+                    dropping them");
+            } else {
+                batches.extend([others, of_one]);
+            }
+        }
+    }
+
+    /// Sends a batch. `Some`: a stream of it takes nothing, and which one is not known.
+    async fn deliver_whole(
+        &mut self,
+        mut batch: Vec<QueuedMessage>,
+    ) -> Option<(Vec<QueuedMessage>, RedisError)> {
+        let mut failures = 0;
+        loop {
+            batch.retain(|message| message.queued.elapsed() < STALE);
+            if batch.is_empty() {
+                return None;
+            }
+            match self.attempt(&batch).await {
+                Ok(()) => {
+                    self.reachable.store(true, Ordering::Relaxed);
+                    if self.reasons.clear() {
+                        tracing::info!("redis: the stream accepts messages again");
+                    }
+                    return None;
+                }
+                // A server that can do nothing now says so in other codes.
+                Err(error) if matches!(error.code(), Some("ERR" | "WRONGTYPE")) => {
+                    return Some((batch, error));
+                }
+                Err(error) => {
+                    self.reachable.store(false, Ordering::Relaxed);
+                    if self.reasons.is_new(&error) {
+                        tracing::warn!(server = self.servers.place(), %error, "redis: publish failed; retrying");
+                    }
+                    self.connection = None;
+                    sleep(RETRIES.pause(failures)).await;
+                    failures += 1;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, batch: &[QueuedMessage]) -> RedisResult<()> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            empty => {
+                // Another server may not have the streams.
+                self.expiring.clear();
+                empty.insert(self.servers.open(WRITE_TIMEOUT).await?)
+            }
+        };
+        // A clone is the same connection.
+        let mut connection = connection.clone();
+        let due = self.expire / EXPIRE_PARTS;
+        let expires = |to: &BusAddress| {
+            let put_off = self.expiring.get(to);
+            put_off.is_some_and(|at| at.elapsed() < due)
+        };
+        if !batch.iter().all(|message| expires(&message.to)) {
+            return self.add_expiring(&mut connection, batch.iter()).await;
+        }
+        let missing = self.add_to_existing(&mut connection, batch).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.add_expiring(&mut connection, missing.into_iter())
+            .await
+    }
+
+    /// Adds messages, each to a stream that is there. Those for which there was none.
+    async fn add_to_existing<'b>(
+        &self,
+        connection: &mut MultiplexedConnection,
+        batch: &'b [QueuedMessage],
+    ) -> RedisResult<Vec<&'b QueuedMessage>> {
+        let mut pipe = redis::pipe();
+        for QueuedMessage { to, message, .. } in batch {
+            // A stream that is made here would never expire.
+            let add = pipe.cmd("XADD").arg(key(&self.prefix, *to));
+            finish_add(add.arg("NOMKSTREAM"), *to, message);
+        }
+        let ids: Vec<Option<String>> = pipe.query_async(connection).await?;
+        let missing = batch.iter().zip(ids).filter(|(_, id)| id.is_none());
+        Ok(missing.map(|(message, _)| message).collect())
+    }
+
+    /// Adds messages, and puts off the expiry of their streams.
+    async fn add_expiring<'b>(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        batch: impl Iterator<Item = &'b QueuedMessage>,
+    ) -> RedisResult<()> {
+        let mut pipe = redis::pipe();
+        // Or a connection that breaks in between would leave a key that never expires.
+        pipe.atomic();
+        let mut streams: Vec<BusAddress> = Vec::new();
+        for QueuedMessage { to, message, .. } in batch {
+            if !streams.contains(to) {
+                streams.push(*to);
+            }
+            finish_add(pipe.cmd("XADD").arg(key(&self.prefix, *to)), *to, message);
+            pipe.ignore();
+        }
+        for to in &streams {
+            pipe.cmd("EXPIRE")
+                .arg(key(&self.prefix, *to))
+                .arg(self.expire.as_secs())
+                .ignore();
+        }
+        pipe.exec_async(connection).await?;
+        if self.expiring.len() >= MAX_EXPIRING {
+            self.expiring.clear();
+        }
+        let now = Instant::now();
+        self.expiring
+            .extend(streams.into_iter().map(|to| (to, now)));
+        Ok(())
+    }
+}
+
+/// The rest of an XADD behind its key.
+fn finish_add(command: &mut redis::Pipeline, to: BusAddress, message: &[u8]) {
+    let limit = match to {
+        BusAddress::Inbox(_) => MAX_INBOX,
+        BusAddress::Announcements => MAX_ANNOUNCEMENTS,
+    };
+    command
+        .arg("MAXLEN")
+        .arg("~")
+        .arg(limit)
+        .arg("*")
+        .arg("m")
+        .arg(message);
+}
