@@ -16,7 +16,7 @@ use covault_core::{
 };
 
 pub(super) use self::table::Sessions;
-use self::table::{EarlyMessages, SessionCell, cost, lock};
+use self::table::{EarlyMessages, RunningCount, SessionCell, cost, lock};
 use super::{Node, keygen_quota::SessionReservation, refusals::MessageRefusal};
 use crate::{
     backend::KeyShare,
@@ -34,8 +34,6 @@ pub(super) const MAX_ATTEMPT_MS: u64 = 60_000;
 pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// How long messages wait for the order that explains them, in milliseconds.
 const EARLY_MS: u64 = 10_000;
-/// How long a finished session is remembered, so that late messages find it over.
-const REMEMBERED_MS: u64 = 5_000;
 /// Sessions that others can make us keep before an order has come.
 const MAX_SESSIONS: usize = 50_000;
 
@@ -50,6 +48,7 @@ enum SessionState {
 struct RunningSession {
     /// Taken while it runs.
     _room: SessionReservation,
+    _count: RunningCount,
     run: ProtocolRun,
     orchestrator: NodeId,
     epoch: u32,
@@ -250,12 +249,14 @@ impl Node {
             mail.scheduled = true;
             mail.priority = job.priority();
             mail.until_ms = until_ms;
+            table.times.add(until_ms, key);
             table.free(std::mem::take(&mut mail.early));
             drop(mail);
             cell
         };
         let running = RunningSession {
             _room: room,
+            _count: self.sessions.begin(),
             run,
             orchestrator,
             epoch,
@@ -363,41 +364,9 @@ impl Node {
     /// Ends what is past its deadline, and forgets what ended long ago.
     pub(super) fn expire_sessions(self: &Arc<Self>) {
         let now_ms = self.clock.now_ms();
-        lock(&self.sessions.accepted).retain(|_, (_, forget_ms)| now_ms < *forget_ms);
-        let due: Vec<Arc<SessionCell>> = {
-            let mut table = lock(&self.sessions.table);
-            let mut freed = Vec::new();
-            let mut due = Vec::new();
-            let mut running = 0_usize;
-            table.cells.retain(|_, cell| {
-                // Held for moments only.
-                let mut mail = lock(&cell.mail);
-                if mail.peers.is_some() {
-                    // One that cannot be looked at is being worked on.
-                    let over = cell
-                        .work
-                        .try_lock()
-                        .is_some_and(|work| matches!(*work, SessionState::Finished));
-                    running = running.saturating_add(usize::from(!over));
-                    if now_ms >= mail.until_ms {
-                        due.push(Arc::clone(cell));
-                    }
-                    return now_ms < mail.until_ms.saturating_add(REMEMBERED_MS);
-                }
-                if now_ms < mail.until_ms {
-                    return true;
-                }
-                freed.push(std::mem::take(&mut mail.early));
-                false
-            });
-            for early in freed {
-                table.free(early);
-            }
-            // A simulation must see them in the same order every time.
-            due.sort_unstable_by_key(|cell| cell.key);
-            meter::sessions(&self.name, running);
-            due
-        };
+        lock(&self.sessions.accepted).forget(now_ms);
+        let due = self.sessions.due(now_ms);
+        meter::sessions(&self.name, self.sessions.running());
         for cell in due {
             // One that is being worked on is looked at next time.
             let Some(mut work) = cell.work.try_lock() else {

@@ -1,10 +1,10 @@
 //! The sessions that a node knows, and the messages that wait for them, within limits.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -19,6 +19,8 @@ use crate::{
     pool::Priority,
 };
 
+/// How long a finished session is remembered, so that late messages find it over.
+const REMEMBERED_MS: u64 = 5_000;
 /// How long an order is remembered after its end, in milliseconds: a bus that was away delivers
 /// what it has not acknowledged once more.
 const REPEATED_MS: u64 = 60_000;
@@ -40,13 +42,64 @@ const OVERHEAD: usize = 256;
 #[derive(Default)]
 pub(in crate::node) struct Sessions {
     pub(super) table: Mutex<SessionTable>,
-    /// Orders that were accepted: fingerprint, and when to forget.
-    pub(super) accepted: Mutex<HashMap<AttemptId, ([u8; 32], u64)>>,
+    pub(super) accepted: Mutex<AcceptedOrders>,
+    running: Arc<AtomicUsize>,
+}
+
+/// Orders that were accepted: fingerprint, and when to forget.
+#[derive(Default)]
+pub(super) struct AcceptedOrders {
+    orders: HashMap<AttemptId, ([u8; 32], u64)>,
+    times: DueTimes,
+}
+
+impl AcceptedOrders {
+    /// Forgets those whose time is over.
+    pub(super) fn forget(&mut self, now_ms: u64) {
+        while let Some(key) = self.times.next_due(now_ms) {
+            // One that was accepted again later has another time as well.
+            if let Entry::Occupied(order) = self.orders.entry(key)
+                && order.get().1 <= now_ms
+            {
+                order.remove();
+            }
+        }
+    }
+}
+
+/// When to look at what: so nothing looks at all of it again and again. One thing may have several times.
+#[derive(Default)]
+pub(super) struct DueTimes(BTreeSet<(u64, AttemptId)>);
+
+impl DueTimes {
+    pub(super) fn add(&mut self, at_ms: u64, key: AttemptId) {
+        self.0.insert((at_ms, key));
+    }
+
+    /// What has to be looked at, each time once.
+    pub(super) fn next_due(&mut self, now_ms: u64) -> Option<AttemptId> {
+        let (at_ms, _) = self.0.first()?;
+        if *at_ms > now_ms {
+            return None;
+        }
+        self.0.pop_first().map(|(_, key)| key)
+    }
+}
+
+/// Counts a run for as long as it lives.
+pub(super) struct RunningCount(Arc<AtomicUsize>);
+
+impl Drop for RunningCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
 pub(super) struct SessionTable {
     pub(super) cells: HashMap<AttemptId, Arc<SessionCell>>,
+    /// When cells have to be looked at.
+    pub(super) times: DueTimes,
     /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
     pub(super) early: HashMap<NodeId, EarlyMessages>,
     pub(super) holders: usize,
@@ -125,7 +178,9 @@ pub(super) fn cost(opened: &OpenedEnvelope) -> usize {
 impl SessionTable {
     /// The cell of a session; made when missing.
     pub(super) fn cell(&mut self, key: AttemptId, until_ms: u64) -> Arc<SessionCell> {
+        let times = &mut self.times;
         let make = || {
+            times.add(until_ms, key);
             Arc::new(SessionCell {
                 key,
                 mail: Mutex::new(Mailbox {
@@ -231,9 +286,9 @@ impl Sessions {
 
     /// The fingerprint of the order that was accepted for this attempt.
     pub(in crate::node) fn accepted(&self, key: AttemptId) -> Option<[u8; 32]> {
-        lock(&self.accepted)
-            .get(&key)
-            .map(|(fingerprint, _)| *fingerprint)
+        let accepted = lock(&self.accepted);
+        let known = accepted.orders.get(&key);
+        known.map(|(fingerprint, _)| *fingerprint)
     }
 
     /// Notes an order; false when this very one is noted already.
@@ -244,9 +299,58 @@ impl Sessions {
         until_ms: u64,
     ) -> bool {
         let forget_ms = until_ms.saturating_add(REPEATED_MS);
-        lock(&self.accepted)
-            .insert(key, (fingerprint, forget_ms))
-            .is_none_or(|(known, _)| known != fingerprint)
+        let mut accepted = lock(&self.accepted);
+        accepted.times.add(forget_ms, key);
+        let known = accepted.orders.insert(key, (fingerprint, forget_ms));
+        known.is_none_or(|(known, _)| known != fingerprint)
+    }
+
+    /// The cells whose run has to end now. Those that ended long ago, and those that no order came for, are gone.
+    pub(super) fn due(&self, now_ms: u64) -> Vec<Arc<SessionCell>> {
+        let mut table = lock(&self.table);
+        let mut again = Vec::new();
+        let mut due = Vec::new();
+        while let Some(key) = table.times.next_due(now_ms) {
+            let Some(cell) = table.cells.get(&key).map(Arc::clone) else {
+                continue;
+            };
+            // Held for moments only.
+            let mut mail = lock(&cell.mail);
+            if now_ms < mail.until_ms {
+                again.push((mail.until_ms, key));
+                continue;
+            }
+            let forget_ms = mail.until_ms.saturating_add(REMEMBERED_MS);
+            if mail.peers.is_none() || now_ms >= forget_ms {
+                table.cells.remove(&key);
+                let early = std::mem::take(&mut mail.early);
+                table.free(early);
+            } else if cell.over.load(Ordering::Relaxed) {
+                again.push((forget_ms, key));
+            } else {
+                // One that is being worked on is not ended now.
+                again.push((now_ms.saturating_add(1), key));
+            }
+            if mail.peers.is_some() {
+                drop(mail);
+                due.push(cell);
+            }
+        }
+        for (at_ms, key) in again {
+            table.times.add(at_ms, key);
+        }
+        due
+    }
+
+    /// Counts a run that begins.
+    pub(super) fn begin(&self) -> RunningCount {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        RunningCount(Arc::clone(&self.running))
+    }
+
+    /// How many runs have not ended.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
     }
 }
 
