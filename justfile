@@ -99,6 +99,10 @@ suite-long:
 bench-mpc *arguments:
     cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
 
+# CPU time of a claim, one at a time and sixteen at once
+bench-claims:
+    cargo bench -p covault-mpc --bench claims
+
 # A page of 100,000 requests that wait for approval, while they are made and after a restart
 bench-waiting:
     cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored only --no-capture -E 'test(pages_of_100_000)'

@@ -1,9 +1,14 @@
 //! What a claim costs its node: CPU and time of one at a time, and of sixteen at once, on the disk of the folder that
 //! `COVAULT_BENCH_FOLDER` names (the system's for temporary files if it names none).
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "for measurement")]
+#![allow(missing_docs, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
 
-use std::{env, path::Path, time::Instant};
+use std::{env, fs, path::Path, time::Instant};
 
 use covault_core::{
     amount::U256,
@@ -79,7 +84,9 @@ fn main() {
         Err(_) => tempfile::tempdir().unwrap(),
     };
     let stored: u64 = env::var("COVAULT_BENCH_STORED").map_or(50_000, |text| text.parse().unwrap());
-    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    let path = folder.path().join("claims.redb");
+    let claims = Claims::open(&path, true).unwrap();
+    let begin = fs::metadata(&path).unwrap().len();
     runtime.block_on(async {
         measure(&claims, 0, stored, 500).await;
         for round in 0..3 {
@@ -88,4 +95,7 @@ fn main() {
             measure(&claims, from + 4_000, 32_000, 16).await;
         }
     });
+    let grown = fs::metadata(&path).unwrap().len() - begin;
+    let count = stored + 3 * 36_000;
+    println!("{} bytes a claim, of {count}", grown / count);
 }

@@ -91,16 +91,17 @@ fn log__should_cut_off_an_incomplete_entry_only_behind_all_others() {
 #[test]
 fn log__should_not_take_what_is_in_an_entry_for_another() {
     let storage = storage();
-    let header = PageHeader {
-        magic: MAGIC,
-        entry: 2,
-        index: 0,
-        count: 1,
-        length: 10,
-    };
-    let forged = page(&header, b"never sign").unwrap();
     let mut log = log(&storage);
     for shift in 0..PAGE_BYTES {
+        // Of the entry behind the one that it is in.
+        let header = PageHeader {
+            magic: MAGIC,
+            entry: log.last() + 2,
+            index: 0,
+            count: 1,
+            length: 10,
+        };
+        let forged = page(&header, b"never sign").unwrap();
         let mut body = vec![0; shift];
         body.extend_from_slice(&forged);
         log.append(&body).unwrap();

@@ -170,8 +170,9 @@ impl StorageBackend for StorageTail {
 /// See the module.
 pub(crate) struct Rows {
     log: Log,
-    database: Database,
+    /// What the database held after it was written last. Goes before it.
     stored: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    database: Database,
     /// Not in the log yet.
     batch: Changes,
     /// In the log only.
