@@ -262,7 +262,10 @@ impl Claims {
     }
 
     /// What the file of a node that does not run has noted of keys.
-    pub(crate) fn key_records(path: &Path) -> Result<KeyRecords, Fault> {
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when it is missing, damaged, or in use.
+    pub fn key_records(path: &Path) -> Result<KeyRecords, Fault> {
         let (_, loaded) = Self::open_file(path, false, LOG_PAGES, lock)?;
         Ok(loaded.key_records)
     }

@@ -3,14 +3,11 @@
 //! which one belongs to the vault, so that it cannot have addresses of a second, weaker one stated. Stored
 //! with the claims.
 
-use std::{collections::HashMap, path::Path};
+use std::collections::HashMap;
 
-use covault_core::{fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
+use covault_core::{ids::VaultId, order::NodeId, signature::Curve};
 
-use crate::claims::{
-    Claims,
-    rows::{RowKind, RowSpace, Rows},
-};
+use crate::claims::rows::{RowKind, RowSpace, Rows};
 
 /// Root public key -> (orchestrator, vault, made, last used), times in milliseconds since the Unix epoch;
 /// 0: never.
@@ -131,12 +128,4 @@ pub(crate) fn put(
         &root,
         &(note.orchestrator.0, vault, note.made_ms, used_ms),
     )
-}
-
-/// The notes in the claims file of a node that does not run.
-///
-/// # Errors
-/// [`covault_core::fault::Class::Invalid`] when the file is missing, damaged, or in use.
-pub fn of_stopped_node(claims: &Path) -> Result<HashMap<Vec<u8>, KeyRecord>, Fault> {
-    Claims::key_records(claims)
 }

@@ -8,7 +8,8 @@ use std::{
 use anyhow::Context as _;
 use covault_core::{ids::VaultId, port::Clock as _};
 use covault_mpc::{
-    key_records::{self, KeyRecord},
+    claims::Claims,
+    key_records::KeyRecord,
     shares::{ShareRecord, ShareStore as _, age_file::AgeShareStore},
 };
 
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let notes = if records.is_empty() {
         HashMap::new()
     } else {
-        key_records::of_stopped_node(&node.data_dir.join("claims.redb")).map_err(explain)?
+        Claims::key_records(&node.data_dir.join("claims.redb")).map_err(explain)?
     };
     let now_ms = SystemClock.now_ms();
     let mut by_vault: BTreeMap<VaultId, Vec<(&ShareRecord, Option<&KeyRecord>)>> = BTreeMap::new();
