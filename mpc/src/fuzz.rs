@@ -91,7 +91,7 @@ pub fn envelope(data: &[u8]) -> Result<(), Finding> {
     let Ok(mut envelope) = Envelope::parse(data.to_vec()) else {
         return Ok(());
     };
-    if !data.starts_with(&envelope.header.to_bytes()) {
+    if !data.starts_with(&envelope.encoded_header()) {
         return finding("the header reads back differently");
     }
     envelope.header.to = codec.id();

@@ -1,7 +1,7 @@
 //! A node's identity: an Ed25519 key in an OpenSSH file.
 //!
 //! The same key signs envelopes and, mapped to X25519 (RFC 7748, the birational map of section
-//! 4.1), opens what is sealed for the node.
+//! 4.1), opens what is sealed for the node and goes into its pair keys.
 
 use std::{
     fs,
@@ -140,6 +140,12 @@ impl NodeIdentity {
     /// An Ed25519 signature (RFC 8032) over `message`.
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.signing.sign(message).to_bytes()
+    }
+
+    /// The identity as an X25519 secret, for pair keys.
+    pub(crate) fn agreement_secret(&self) -> x25519_dalek::StaticSecret {
+        let scalar = Zeroizing::new(self.signing.to_scalar_bytes());
+        x25519_dalek::StaticSecret::from(*scalar)
     }
 
     /// The box that seals for `peer` and opens what `peer` sealed.

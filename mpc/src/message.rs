@@ -374,6 +374,24 @@ impl Announcement {
     }
 }
 
+/// Bytes of such an envelope.
+pub(crate) const MAX_KEY_EXCHANGE: usize = 512;
+
+/// Either to the other: the sender's half of their pair keys.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeyExchangeMsg {
+    /// When it is said, in milliseconds since the Unix epoch; grows.
+    pub at_ms: u64,
+    /// When the half was made.
+    pub made_ms: u64,
+    /// An X25519 public key.
+    pub key: [u8; 32],
+    /// The recipient's newest half that the sender has.
+    pub yours: Option<[u8; 32]>,
+    /// The sender does not know yet that the recipient has this half.
+    pub wants_answer: bool,
+}
+
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Fault> {
     bcs::to_bytes(message).map_err(|_| Fault::bug("a message could not be encoded"))
 }

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use crate::{
     envelope::EnvelopeKind,
     message::{
-        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, KeygenOrderMsg, OrderReply,
-        PreprocessMsg, RejectionMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode, encode,
+        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, KeyExchangeMsg, KeygenOrderMsg,
+        OrderReply, PreprocessMsg, RejectionMsg, ReshareOrderMsg, SignOrderMsg, WitnessMsg, decode,
+        encode,
     },
     questions::{NodeAnswer, NodeQuestionMsg},
 };
@@ -41,6 +42,7 @@ pub fn mutations(kind: EnvelopeKind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<
         EnvelopeKind::Witness => of::<WitnessMsg>(body),
         EnvelopeKind::Question => of::<NodeQuestionMsg>(body),
         EnvelopeKind::Answer => of::<NodeAnswer>(body),
+        EnvelopeKind::KeyExchange => of::<KeyExchangeMsg>(body),
         EnvelopeKind::Protocol => None,
     }
 }

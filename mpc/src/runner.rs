@@ -71,6 +71,9 @@ enum RunSessions {
     Reshare(SessionSlot<Option<KeyShare>>),
 }
 
+/// The fingerprint of a message, and what shows others who sent it.
+type SentAs = ([u8; 32], Option<SignedHeader>);
+
 /// One attempt, as one node sees it.
 pub(crate) struct ProtocolRun {
     protocol: RunSessions,
@@ -78,8 +81,8 @@ pub(crate) struct ProtocolRun {
     peers: HashMap<NodeId, SignerIndex>,
     /// The last round that has messages.
     last_round: u16,
-    /// What has come, by slot: its fingerprint, and who signed it.
-    seen: HashMap<(NodeId, u16, u32), ([u8; 32], SignedHeader)>,
+    /// What has come, by slot.
+    seen: HashMap<(NodeId, u16, u32), SentAs>,
     /// Who was told something else.
     misled: BTreeSet<NodeId>,
 }
@@ -137,6 +140,15 @@ impl ProtocolRun {
         match &self.protocol {
             RunSessions::Signing { root, .. } => Some(root),
             RunSessions::Keygen(_) | RunSessions::Reshare(_) => None,
+        }
+    }
+
+    /// Whether its messages must show others who sent them. Where keys and shares are made, what a party said decides
+    /// about the key for good, and nothing is in a hurry.
+    pub(crate) fn must_be_signed(&self) -> bool {
+        match &self.protocol {
+            RunSessions::Signing { .. } => false,
+            RunSessions::Keygen(_) | RunSessions::Reshare(_) => true,
         }
     }
 
@@ -202,7 +214,7 @@ impl ProtocolRun {
         from: NodeId,
         round: u16,
         sequence: u32,
-        (fingerprint, proof): ([u8; 32], SignedHeader),
+        (fingerprint, proof): SentAs,
         mut body: Zeroizing<Vec<u8>>,
     ) -> Result<RunProgress, RunFailure> {
         let mut progress = RunProgress::default();
@@ -223,14 +235,25 @@ impl ProtocolRun {
             None => {}
             Some((known, _)) if *known == fingerprint => return Ok(progress),
             Some((_, first)) => {
-                let evidence = Equivocation::of(first, &proof).map(Box::new);
+                let both = first.as_ref().zip(proof.as_ref());
+                let evidence = both.and_then(|(one, other)| Equivocation::of(one, other));
+                // Under a pair key nobody else can have sent it, but that only we know.
+                let certain = both.is_none() || evidence.is_some();
                 return Err(RunFailure {
                     reason: format!("two different messages for round {round}"),
-                    culprits: evidence.as_ref().map(|_| from).into_iter().collect(),
+                    culprits: certain.then_some(from).into_iter().collect(),
                     ban: Vec::new(),
-                    evidence,
+                    evidence: evidence.map(Box::new),
                 });
             }
+        }
+        if proof.is_none() && self.must_be_signed() {
+            return Err(RunFailure {
+                reason: format!("the message of round {round} is not signed"),
+                culprits: vec![from],
+                ban: Vec::new(),
+                evidence: None,
+            });
         }
         self.seen
             .insert((from, round, sequence), (fingerprint, proof));
@@ -425,8 +448,8 @@ mod tests {
     /// Counts what it is given; done after two messages.
     struct CounterSession(usize);
 
-    impl Session<Option<Signature>> for CounterSession {
-        fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
+    impl<T> Session<Option<T>> for CounterSession {
+        fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<Option<T>>, Abort> {
             let body = Zeroizing::new(vec![1]);
             let send = vec![OutgoingMessage {
                 to: 2,
@@ -442,7 +465,7 @@ mod tests {
             from: SignerIndex,
             _: u16,
             _: Zeroizing<Vec<u8>>,
-        ) -> Result<StepOutput<Option<Signature>>, Abort> {
+        ) -> Result<StepOutput<Option<T>>, Abort> {
             assert_eq!(from, 2);
             self.0 += 1;
             Ok(StepOutput {
@@ -489,7 +512,7 @@ mod tests {
     ) -> Result<RunProgress, RunFailure> {
         let body = Zeroizing::new([&view[..], &[print]].concat());
         let signed = SignedHeader::sample(round, sequence, print);
-        run.receive(from, round, sequence, ([print; 32], signed), body)
+        run.receive(from, round, sequence, ([print; 32], Some(signed)), body)
     }
 
     #[test]
@@ -542,6 +565,34 @@ mod tests {
         let failed = feed(&mut run, PEER, (1, 0), 2).err().unwrap();
         assert_eq!(failed.culprits.len(), 1);
         assert!(failed.evidence.is_some());
+    }
+
+    #[test]
+    fn run__should_name_who_says_two_things_under_a_pair_key() {
+        for signed in [false, true] {
+            let mut run = run();
+            let mut say = |print: u8, signed: bool| {
+                let body = Zeroizing::new([&VIEWED[..], &[print]].concat());
+                let proof = signed.then(|| SignedHeader::sample(1, 0, print));
+                run.receive(PEER, 1, 0, ([print; 32], proof), body)
+            };
+            assert!(say(1, signed).is_ok());
+            assert!(say(1, signed).is_ok());
+            let failed = say(2, !signed).err().unwrap();
+            assert_eq!(failed.culprits, [PEER]);
+            assert!(failed.evidence.is_none());
+        }
+    }
+
+    #[test]
+    fn run__should_take_nothing_unsigned_where_keys_are_made() {
+        let peers = HashMap::from([(PEER, 2)]);
+        let mut run = ProtocolRun::reshare(Box::new(CounterSession(0)), peers);
+        let body = || Zeroizing::new(vec![1]);
+        let failed = run.receive(PEER, 1, 0, ([1; 32], None), body()).err();
+        assert_eq!(failed.unwrap().culprits, [PEER]);
+        let signed = Some(SignedHeader::sample(1, 0, 1));
+        assert!(run.receive(PEER, 1, 0, ([1; 32], signed), body()).is_ok());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! crate's own tests turn on.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs, io,
     os::unix::fs::FileExt as _,
     path::Path,
@@ -11,6 +12,7 @@ use std::{
     },
 };
 
+use covault_core::order::NodeId;
 use parking_lot::{Mutex, MutexGuard};
 use redb::{StorageBackend, backends::FileBackend};
 
@@ -41,6 +43,20 @@ pub(crate) fn drawn(bytes: &[u8]) {
         let mut draws = draws.lock();
         draws.push(bytes.to_vec());
     }
+}
+
+type PairKeyId = (NodeId, NodeId, [u8; 8]);
+
+/// The pair keys of this process: sender, recipient, and the key's name.
+static PAIR_KEYS: Mutex<BTreeMap<PairKeyId, [u8; 32]>> = Mutex::new(BTreeMap::new());
+
+/// Lets codecs without pair keys of their own open what was sealed with this one: oracles, and liars.
+pub(crate) fn keep_pair_key(id: PairKeyId, key: [u8; 32]) {
+    PAIR_KEYS.lock().insert(id, key);
+}
+
+pub(crate) fn pair_key(id: PairKeyId) -> Option<[u8; 32]> {
+    PAIR_KEYS.lock().get(&id).copied()
 }
 
 /// The machine that a simulated node runs on, from one start of the node to its end.

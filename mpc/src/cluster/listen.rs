@@ -18,7 +18,9 @@ use super::{
 use crate::{
     bus::Subscription,
     envelope::{EVERYONE, Envelope, EnvelopeError, EnvelopeHeader, EnvelopeKind},
-    message::{Announcement, MAX_ANNOUNCEMENT, OrderReply, PreprocessMsg, decode},
+    message::{
+        Announcement, MAX_ANNOUNCEMENT, MAX_KEY_EXCHANGE, OrderReply, PreprocessMsg, decode,
+    },
     questions::MAX_QUESTION,
 };
 
@@ -148,10 +150,11 @@ pub(super) async fn listen(shared: Weak<ClusterInner>, mut inbox: Subscription) 
                 None => break,
             }
         }
-        if let Some((envelope, slot)) = queues.next()
-            && let Err(why) = shared.process_envelope(&envelope, slot)
-        {
-            drop_log.log_drop(&shared, &envelope.header.from, why);
+        if let Some((envelope, slot)) = queues.next() {
+            let from = envelope.header.from;
+            if let Err(why) = shared.process_envelope(envelope, slot) {
+                drop_log.log_drop(&shared, &from, why);
+            }
         }
         drop(shared);
         // Verifying takes its time; others have theirs on this thread.
@@ -209,6 +212,12 @@ impl ClusterInner {
                 }
                 within(&envelope, MAX_QUESTION)
             }
+            EnvelopeKind::KeyExchange => {
+                if !self.node_registry.is_known(&from) {
+                    return;
+                }
+                within(&envelope, MAX_KEY_EXCHANGE)
+            }
             EnvelopeKind::SigningOrder
             | EnvelopeKind::KeygenOrder
             | EnvelopeKind::ReshareOrder
@@ -232,7 +241,7 @@ impl ClusterInner {
     /// Verifies a message, and hands it to whom it is for.
     fn process_envelope(
         &self,
-        envelope: &Envelope,
+        envelope: Envelope,
         slot: Option<ReplySlot>,
     ) -> Result<(), DropReason> {
         let EnvelopeHeader {
@@ -246,7 +255,7 @@ impl ClusterInner {
         if let Some(slot) = &slot {
             slot.has_room(envelope.size())?;
         }
-        let opened = match self.codec.open(envelope) {
+        let opened = match self.codec.open_in_place(envelope) {
             Ok(opened) => opened,
             // Anyone can announce anything.
             Err(_) if kind == EnvelopeKind::Announcement => return Ok(()),
@@ -263,6 +272,7 @@ impl ClusterInner {
                     self.node_registry.heard(from, announcement);
                 }
             }
+            (EnvelopeKind::KeyExchange, _) => self.codec.take_half(&from, &opened.body),
             (EnvelopeKind::Question, _) => self.asked(from, session, &opened.body)?,
             (EnvelopeKind::Nonces, _) => {
                 if let Some(PreprocessMsg::Ready { of, floor, ids }) = decode(&opened.body) {

@@ -53,6 +53,8 @@ pub use crate::message::{Ban, HaltReason};
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How often those who wait for signers are looked at: a signer that was busy, or away, is there again.
 const SERVE_INTERVAL: Duration = Duration::from_millis(50);
+/// How often pair keys are looked at.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Nodes report what was missing when an attempt ends; they have this long to be heard.
 const REPLY_GRACE_MS: u64 = 300;
 /// How often an order for one session is repeated to those that have not answered, in milliseconds.
@@ -138,7 +140,7 @@ pub struct SigningTask<'a> {
 /// The client of the signer nodes.
 pub struct Cluster {
     shared: Arc<ClusterInner>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 struct ClusterInner {
@@ -180,7 +182,8 @@ impl Cluster {
             live_for,
             attempt,
         } = config;
-        let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), entropy);
+        let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), entropy)
+            .with_pair_keys(Arc::clone(&clock));
         let inbox = bus.subscribe(codec.id(), true).await.map_err(|cause| {
             Fault::unavailable("the message bus is not available").caused_by(cause)
         })?;
@@ -203,7 +206,15 @@ impl Cluster {
                 sleep(SERVE_INTERVAL).await;
             }
         });
-        let tasks = [listener, server];
+        let sender = Arc::downgrade(&shared);
+        let renewal = tokio::spawn(async move {
+            while let Some(shared) = sender.upgrade() {
+                shared.codec.renew_pair_keys();
+                drop(shared);
+                sleep(RENEW_INTERVAL).await;
+            }
+        });
+        let tasks = [listener, server, renewal];
         Ok(Arc::new(Self { shared, tasks }))
     }
 
@@ -263,6 +274,8 @@ impl Cluster {
     /// that announces itself counts.
     pub fn admit(&self, nodes: &[NodeId]) {
         self.shared.node_registry.admit(nodes);
+        // They may still have keys of our last start.
+        self.shared.codec.greet_new(nodes);
     }
 
     /// Every admitted node that ever announced itself.

@@ -41,6 +41,8 @@ pub enum EnvelopeKind {
     Question = 13,
     /// Orchestrator to node: the answer to that.
     Answer = 14,
+    /// Either to the other: what both make their pair keys of.
+    KeyExchange = 15,
 }
 
 impl EnvelopeKind {
@@ -62,10 +64,43 @@ impl EnvelopeKind {
             Self::Protocol | Self::Announcement => false,
             // Commitments and numbers: public.
             Self::Nonces => false,
-            // What was announced to everyone.
-            Self::Witness => false,
+            // What was announced to everyone, and public keys.
+            Self::Witness | Self::KeyExchange => false,
         }
     }
+
+    /// Whether a pair key may stand for the sender's signature: only its recipient must be certain who sent it.
+    /// Orders are the root of all trust, announcements are shown to others, and both are kept as evidence.
+    pub(super) fn may_use_pair_key(self) -> bool {
+        match self {
+            // Of key generations and reshares their senders sign (`EnvelopeCodec::send_signed`).
+            Self::Protocol | Self::Reply | Self::Nonces => true,
+            Self::SigningOrder
+            | Self::KeygenOrder
+            | Self::Announcement
+            | Self::ReshareOrder
+            | Self::Activate
+            | Self::BackupOrder
+            | Self::AttestOrder
+            | Self::Witness
+            | Self::Rejection
+            | Self::Question
+            | Self::Answer
+            | Self::KeyExchange => false,
+        }
+    }
+}
+
+/// What shows that a body is the sender's, and hides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Protection {
+    /// A signature; the body is in the clear.
+    Signed = 0,
+    /// A signature; the body is sealed for the recipient's identity.
+    SignedAndSealed = 1,
+    /// The body is sealed with a key that only the sender and the recipient have.
+    PairKey = 2,
 }
 
 /// Where in which conversation an envelope belongs.
@@ -108,17 +143,20 @@ impl EnvelopeHeader {
         }
     }
 
-    /// As it stands on the wire.
+    /// As it stands on the wire in what its sender signs.
     pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
-        self.encode()
+        self.encode(match self.sealed {
+            false => Protection::Signed,
+            true => Protection::SignedAndSealed,
+        })
     }
 
-    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(super) fn encode(&self, protection: Protection) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         let fields: [&[u8]; 10] = [
             &VERSION.to_be_bytes(),
             &[self.kind as u8],
-            &[u8::from(self.sealed)],
+            &[protection as u8],
             &self.epoch.to_be_bytes(),
             self.session.as_bytes(),
             &self.attempt.to_be_bytes(),
@@ -140,7 +178,7 @@ impl EnvelopeHeader {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, Protection)> {
         let mut reader = ByteReader(bytes);
         if u16::from_be_bytes(reader.take()?) != VERSION {
             return None;
@@ -161,17 +199,19 @@ impl EnvelopeHeader {
             12 => EnvelopeKind::Rejection,
             13 => EnvelopeKind::Question,
             14 => EnvelopeKind::Answer,
+            15 => EnvelopeKind::KeyExchange,
             _ => return None,
         };
-        let [sealed] = reader.take()?;
-        let sealed = match sealed {
-            0 => false,
-            1 => true,
+        let [protection] = reader.take()?;
+        let protection = match protection {
+            0 => Protection::Signed,
+            1 => Protection::SignedAndSealed,
+            2 => Protection::PairKey,
             _ => return None,
         };
-        Some(Self {
+        let header = Self {
             kind,
-            sealed,
+            sealed: protection != Protection::Signed,
             epoch: u32::from_be_bytes(reader.take()?),
             session: SessionId::from_bytes(reader.take()?),
             attempt: u32::from_be_bytes(reader.take()?),
@@ -179,7 +219,8 @@ impl EnvelopeHeader {
             sequence: u32::from_be_bytes(reader.take()?),
             from: NodeId(reader.take()?),
             to: NodeId(reader.take()?),
-        })
+        };
+        Some((header, protection))
     }
 }
 
@@ -244,12 +285,13 @@ impl SignedHeader {
 
 /// Reads a header of [`EnvelopeHeader::to_bytes`].
 pub(crate) fn read_header(bytes: &[u8]) -> Option<EnvelopeHeader> {
-    EnvelopeHeader::decode(bytes).filter(|_| bytes.len() == HEADER_LEN)
+    let (header, protection) = EnvelopeHeader::decode(bytes)?;
+    (bytes.len() == HEADER_LEN && protection != Protection::PairKey).then_some(header)
 }
 
 /// What a sender signs: the header, and SHA-256 of the body.
 fn signed_parts(header: &EnvelopeHeader, body: &[u8; 32]) -> [u8; 48] {
-    signed_bytes(&fingerprint_of(&header.encode(), body))
+    signed_bytes(&fingerprint_of(&header.to_bytes(), body))
 }
 
 pub(super) fn fingerprint(header: &[u8; HEADER_LEN], body: &[u8]) -> [u8; 32] {
@@ -291,8 +333,8 @@ mod tests {
             from: NodeId([7; 32]),
             to: NodeId([8; 32]),
         };
-        let bytes = header.encode();
-        assert_eq!(EnvelopeHeader::decode(&bytes), Some(header));
+        let bytes = header.to_bytes();
+        assert_eq!(read_header(&bytes), Some(header));
         let sample = concat!(
             "00010401",
             "00000009",
@@ -303,7 +345,8 @@ mod tests {
             "0707070707070707070707070707070707070707070707070707070707070707",
             "0808080808080808080808080808080808080808080808080808080808080808",
         );
-        assert!(hex::encode(bytes).starts_with(sample));
-        assert_eq!(sample.len(), 2 * HEADER_LEN);
+        assert_eq!(hex::encode(bytes), sample);
+        // Evidence is of what was signed.
+        assert_eq!(read_header(&header.encode(Protection::PairKey)), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf};
 
-use covault_core::testing::ConstantEntropy;
+use covault_core::testing::{ConstantEntropy, ManualClock};
 use covault_core::{
     approval::{
         ApprovalProof, ApprovalTerms, GivenApproval, OrderApprovals, Rejection, WebAuthnAssertion,
@@ -27,8 +27,8 @@ use super::*;
 use crate::{
     bus::memory::MemoryBus,
     message::{
-        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeygenOrderMsg,
-        OrderReply, RejectionMsg, ReshareOrderMsg, SignOrderMsg, encode,
+        ActivateMsg, Announcement, AttestOrderMsg, BackupOrderMsg, Ban, HaltReason, KeyExchangeMsg,
+        KeygenOrderMsg, OrderReply, RejectionMsg, ReshareOrderMsg, SignOrderMsg, encode,
     },
     questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion, NodeQuestionMsg},
 };
@@ -405,6 +405,19 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             .unwrap(),
         ),
         (
+            "key-exchange",
+            EnvelopeKind::KeyExchange,
+            false,
+            encode(&KeyExchangeMsg {
+                at_ms: 1_000,
+                made_ms: 900,
+                key: [1; 32],
+                yours: Some([2; 32]),
+                wants_answer: true,
+            })
+            .unwrap(),
+        ),
+        (
             "announcement",
             EnvelopeKind::Announcement,
             false,
@@ -433,22 +446,58 @@ fn envelope__should_open_what_old_releases_sent() {
                 recipient.id()
             },
         };
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("../tests/wire/envelope-v1-{name}.hex"));
         let written = hex::encode(sender.write(&header, &[&body]).unwrap());
-        if std::env::var_os("COVAULT_RECORD_WIRE").is_some() {
-            fs::write(&path, format!("{written}\n")).unwrap();
-        }
-        let sample = fs::read_to_string(&path)
-            .unwrap_or_else(|_| panic!("{} is missing: just record-wire", path.display()));
-        let envelope = Envelope::parse(hex::decode(sample.trim()).unwrap()).unwrap();
+        let sample = sample(name, &written);
+        let envelope = Envelope::parse(hex::decode(&sample).unwrap()).unwrap();
         assert_eq!(envelope.header, header, "{name}");
         let opened = recipient.open(&envelope).unwrap();
         assert_eq!(*opened.body, body, "{name}");
         assert_eq!(
-            sample.trim(),
-            written,
+            sample, written,
             "{name}: this version writes it differently"
         );
     }
+}
+
+/// What a file holds; written first where samples are recorded.
+fn sample(name: &str, written: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../tests/wire/envelope-v1-{name}.hex"));
+    if std::env::var_os("COVAULT_RECORD_WIRE").is_some() {
+        fs::write(&path, format!("{written}\n")).unwrap();
+    }
+    let sample = fs::read_to_string(&path)
+        .unwrap_or_else(|_| panic!("{} is missing: just record-wire", path.display()));
+    sample.trim().to_owned()
+}
+
+#[test]
+#[allow(non_snake_case)]
+fn pair_key__should_be_that_of_old_releases() {
+    let clock = Arc::new(ManualClock::at(1_000));
+    let [sender, recipient] = [1, 2].map(|seed| codec(seed).with_pair_keys(clock.clone()));
+    let (ours, theirs) = (&sender.pair_keys, &recipient.pair_keys);
+    let (ours, theirs) = (ours.as_ref().unwrap(), theirs.as_ref().unwrap());
+    // Halves of constant bytes: both derive the same keys every time.
+    let offer = ours.offer(&recipient.id).unwrap();
+    let answer = theirs.take(&sender.id, &offer).unwrap();
+    ours.take(&recipient.id, &answer).unwrap();
+    let header = EnvelopeHeader {
+        kind: EnvelopeKind::Protocol,
+        sealed: true,
+        epoch: 4,
+        session: SessionId::from_bytes([7; 16]),
+        attempt: 1,
+        round: 2,
+        sequence: 3,
+        from: sender.id(),
+        to: recipient.id(),
+    };
+    let key = ours.outgoing(&recipient.id).unwrap();
+    let written = hex::encode(sender.write_with(&header, &[b"body"], &key).unwrap());
+    let sample = sample("protocol-paired", &written);
+    let envelope = Envelope::parse(hex::decode(&sample).unwrap()).unwrap();
+    assert_eq!(envelope.header, header);
+    assert_eq!(*recipient.open(&envelope).unwrap().body, b"body");
+    assert_eq!(sample, written, "this version writes it differently");
 }

@@ -54,7 +54,9 @@ use crate::{
     freeze::{FreezeStore, Frozen},
     identity::NodeIdentity,
     loaded_keys::LoadedKeys,
-    message::{Announcement, HaltReason, MAX_ANNOUNCEMENT, OrderReply, SKEW_MS, encode},
+    message::{
+        Announcement, HaltReason, MAX_ANNOUNCEMENT, MAX_KEY_EXCHANGE, OrderReply, SKEW_MS, encode,
+    },
     meter,
     permits::PermitStore,
     pool::{CpuPool, Priority},
@@ -261,6 +263,8 @@ impl Node {
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
         up();
         node.preprocessor.replenish(true);
+        let greeting = Arc::clone(&node);
+        node.pool.block_on(move || greeting.greet_peers()).await?;
         loop {
             if *shutdown.borrow() {
                 break;
@@ -273,6 +277,9 @@ impl Node {
                 _ = heartbeat.tick() => {
                     node.announce(false);
                     node.poll_witnesses();
+                    let renewing = Arc::clone(&node);
+                    let renew = move || renewing.codec.renew_pair_keys();
+                    node.pool.spawn(Priority::Signing, renew);
                 }
                 _ = expire_sessions.tick() => {
                     if let Some(what) = node.resumption.noticed() {
@@ -429,7 +436,8 @@ impl Node {
         };
         let (claims, keys) = (Arc::new(claims), Arc::new(keys));
         let draws = Arc::clone(&entropy) as Arc<dyn Entropy>;
-        let codec = Arc::new(EnvelopeCodec::new(identity, bus, draws));
+        let codec = EnvelopeCodec::new(identity, bus, draws).with_pair_keys(Arc::clone(&clock));
+        let codec = Arc::new(codec);
         let services = NodeServices {
             name: name.clone(),
             codec: Arc::clone(&codec),
@@ -589,6 +597,12 @@ impl Node {
                 }
             }
             EnvelopeKind::Question => return,
+            // Strangers cost nothing.
+            EnvelopeKind::KeyExchange => {
+                if !self.shares_pair_keys(&from) || envelope.size() > MAX_KEY_EXCHANGE {
+                    return;
+                }
+            }
             EnvelopeKind::Witness => {
                 if !self.is_watched(&from) {
                     let why = match self.is_peer(&from) {
@@ -620,16 +634,22 @@ impl Node {
             if kind == EnvelopeKind::Protocol && node.sessions.is_over(&envelope.header) {
                 return;
             }
-            match node.codec.open(&envelope) {
-                Ok(opened) if kind == EnvelopeKind::Announcement => {
-                    node.announced(&envelope, &opened)
-                }
+            if kind == EnvelopeKind::Announcement {
                 // Anyone can announce anything.
-                Err(_) if kind == EnvelopeKind::Announcement => {}
+                if let Ok(opened) = node.codec.open(&envelope) {
+                    node.announced(&envelope, &opened);
+                }
+                return;
+            }
+            let header = envelope.header;
+            match node.codec.open_in_place(envelope) {
+                Ok(opened) if kind == EnvelopeKind::KeyExchange => {
+                    node.codec.take_half(&from, &opened.body)
+                }
                 Ok(opened) if kind == EnvelopeKind::Witness => node.on_witness_msg(from, &opened),
                 Ok(opened) if kind == EnvelopeKind::Answer => {
                     if let Some(relay) = &node.approval_relay {
-                        relay.heard(from, &envelope.header.session, &opened.body);
+                        relay.heard(from, &header.session, &opened.body);
                     }
                 }
                 Ok(opened) if kind == EnvelopeKind::Nonces => {
@@ -638,9 +658,7 @@ impl Node {
                     }
                 }
                 Ok(opened) if kind == EnvelopeKind::Rejection => node.rejected(from, &opened.body),
-                Ok(opened) if kind == EnvelopeKind::Reply => {
-                    node.confirmed(&envelope.header, &opened)
-                }
+                Ok(opened) if kind == EnvelopeKind::Reply => node.confirmed(&header, &opened),
                 // Long, and nothing is signed with a share in the meantime; or of a peer, who shows as many as
                 // it likes.
                 Ok(opened)
@@ -649,13 +667,13 @@ impl Node {
                 {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(Priority::Keygen, move || {
-                        node.order(&envelope.header, &opened, received_ms);
+                        node.order(&header, &opened, received_ms);
                     });
                 }
                 Ok(opened) if kind == EnvelopeKind::Protocol => {
-                    node.protocol(envelope.header, opened, priority)
+                    node.protocol(header, opened, priority)
                 }
-                Ok(opened) => node.order(&envelope.header, &opened, received_ms),
+                Ok(opened) => node.order(&header, &opened, received_ms),
                 Err(error) => node.drop_message(&from, error.into()),
             }
         });

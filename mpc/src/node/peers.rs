@@ -57,6 +57,21 @@ impl Node {
         }
     }
 
+    /// Whether we agree on pair keys with this one. A peer may learn of a new vault's key a moment before this node does;
+    /// it tries again.
+    pub(super) fn shares_pair_keys(&self, node: &NodeId) -> bool {
+        self.trusted.contains(node) || (self.is_peer(node) && self.keys.is_holder(node))
+    }
+
+    /// Tells those who may still have a pair key of our last start that it is gone, before they hear that we are there.
+    pub(super) fn greet_peers(&self) {
+        let holders = self.keys.holders();
+        let peers = holders.iter().filter(|peer| self.is_peer(peer));
+        peers
+            .chain(&self.trusted)
+            .for_each(|peer| self.codec.greet(peer));
+    }
+
     /// The bans as operators are told of them.
     pub(super) fn announced_bans(&self) -> Vec<Ban> {
         let mut bans: Vec<Ban> = self

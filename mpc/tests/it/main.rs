@@ -32,6 +32,7 @@ mod keygen_quota;
 mod life;
 mod mutations;
 mod nonce_crash;
+mod pair_keys;
 mod peers;
 mod pool;
 mod secrets;

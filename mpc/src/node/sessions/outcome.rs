@@ -12,7 +12,7 @@ use crate::{
     message::OrderReply,
     meter,
     node::{EXPIRE_INTERVAL, Node},
-    runner::{Finished, ProtocolMessage, RunFailure, RunProgress},
+    runner::{Finished, ProtocolMessage, ProtocolRun, RunFailure, RunProgress},
     shares::ShareRecord,
 };
 
@@ -35,7 +35,7 @@ impl Node {
                 };
                 let epoch = running.epoch;
                 for message in send {
-                    self.send(epoch, cell.key, running.run.view(), &message);
+                    self.send(epoch, cell.key, &running.run, &message);
                 }
                 let Some(finished) = finished else { return };
                 let SessionState::Running(running) = cell.end(work) else {
@@ -181,7 +181,7 @@ impl Node {
         &self,
         epoch: u32,
         (session, attempt): AttemptId,
-        view: &[u8],
+        run: &ProtocolRun,
         message: &ProtocolMessage,
     ) {
         let header = EnvelopeHeader {
@@ -195,7 +195,12 @@ impl Node {
             from: self.codec.id(),
             to: message.to,
         };
-        if let Err(fault) = self.codec.send_parts(header, &[view, &message.body]) {
+        let parts = [run.view(), &message.body];
+        let sent = match run.must_be_signed() {
+            true => self.codec.send_signed(header, &parts),
+            false => self.codec.send_parts(header, &parts),
+        };
+        if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot send");
         }
     }

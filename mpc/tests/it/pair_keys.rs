@@ -1,0 +1,123 @@
+//! Pair keys between real nodes and a real cluster: they come, go with a process, and nothing waits for them.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::support::{TestBus, TestCluster, redis_server::RedisServer};
+use covault_core::{derive::RootKey, signature::Curve};
+use covault_mpc::{
+    bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus, redis::RedisBus},
+    envelope::{Envelope, EnvelopeKind},
+    node::RebuildCheck,
+    preprocess::Watermarks,
+};
+use tokio::time::timeout;
+
+/// Where an envelope says what protects it, and what it says of pair keys.
+const FORM: usize = 3;
+const PAIR_KEY: u8 = 2;
+
+/// Counts the rounds and replies that are sent: all of them, and those under a pair key.
+struct CountingBus {
+    bus: Arc<dyn Bus>,
+    said: Mutex<(usize, usize)>,
+    /// No pair key can be agreed on.
+    drops_halves: AtomicBool,
+}
+
+impl CountingBus {
+    /// Since the last call.
+    fn count(&self) -> (usize, usize) {
+        std::mem::take(&mut *self.said.lock().unwrap())
+    }
+}
+
+impl BusDouble for CountingBus {
+    fn inner(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
+    fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
+        match Envelope::parse(message.clone()).unwrap().header.kind {
+            EnvelopeKind::KeyExchange if self.drops_halves.load(Ordering::Relaxed) => return Ok(()),
+            EnvelopeKind::Protocol | EnvelopeKind::Reply => {
+                let mut said = self.said.lock().unwrap();
+                said.0 += 1;
+                said.1 += usize::from(message[FORM] == PAIR_KEY);
+            }
+            _ => {}
+        }
+        self.bus.publish(to, message)
+    }
+}
+
+/// A cluster of three with an Ed25519 key, whose signatures take two rounds.
+async fn counted(
+    bus: Arc<dyn Bus>,
+    drops_halves: bool,
+) -> (Arc<CountingBus>, TestCluster, RootKey) {
+    let counter = Arc::new(CountingBus {
+        bus,
+        said: Mutex::default(),
+        drops_halves: AtomicBool::new(drops_halves),
+    });
+    let medium = TestBus::Other(Arc::clone(&counter) as Arc<dyn Bus>);
+    let none = Watermarks { low: 0, high: 0 };
+    let test = TestCluster::start_pooled(medium, 3, Arc::new(RebuildCheck), none).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    (counter, test, root)
+}
+
+async fn keys_come_and_go(bus: Arc<dyn Bus>) {
+    let (counter, mut test, root) = counted(bus, false).await;
+    // The replies at most: a key generation is signed.
+    let (said, paired) = counter.count();
+    assert!(said > 3 && paired <= 3, "{paired} of {said}");
+    let paired = timeout(Duration::from_secs(60), async {
+        loop {
+            test.sign_well(&root, 2).await;
+            let (said, paired) = counter.count();
+            if said > 0 && said == paired {
+                break;
+            }
+        }
+    });
+    paired.await.expect("all have agreed on keys");
+    // A node that is started anew is heard, and hears.
+    for place in 0..3 {
+        test.stop_node(place).await;
+        test.start_node(place);
+        test.until_live(3).await;
+        for _ in 0..3 {
+            test.sign_well(&root, 2).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pair_keys__should_come_and_go_on_memory() {
+    keys_come_and_go(MemoryBus::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pair_keys__should_come_and_go_on_redis() {
+    let server = RedisServer::start();
+    keys_come_and_go(RedisBus::connect(&server.url(), "test").unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_go_on_when_no_pair_key_can_be_agreed_on() {
+    let (counter, test, root) = counted(MemoryBus::new(), true).await;
+    for _ in 0..10 {
+        test.sign_well(&root, 2).await;
+    }
+    let (said, paired) = counter.count();
+    assert!(said >= 30, "{said}");
+    assert_eq!(paired, 0);
+}
