@@ -1,5 +1,7 @@
 //! Types that must never be shown: each says so in a line below it, checked when the crate is compiled.
 
+use zeroize::Zeroizing;
+
 /// Fails to compile when a type implements a trait: `never!(Type: Debug, Serialize)`.
 ///
 /// When it does not, one of two blanket implementations fits and the compiler can infer which; when
@@ -43,3 +45,12 @@ macro_rules! secret_form {
 }
 
 pub(crate) use {never, secret, secret_form};
+
+/// Erases a large secret, many bytes at a time: dropping it would write one byte after the other.
+pub(crate) fn wipe(mut secret: Zeroizing<Vec<u8>>) {
+    let mut bytes = std::mem::take(&mut *secret);
+    let all = bytes.capacity();
+    bytes.clear();
+    bytes.resize(all, 0);
+    zeroize::optimization_barrier(bytes.as_slice());
+}

@@ -297,10 +297,12 @@ impl RoundProtocol for DklsSigning {
         bodies: RoundMessages,
     ) -> Result<StepOutput<Option<Signature>>, Abort> {
         renew()?;
-        match round {
+        let output = match round {
             1 => self.first(&bodies),
             2 => self.second(&bodies),
             _ => self.third(&bodies),
-        }
+        };
+        bodies.into_values().for_each(crate::secrets::wipe);
+        output
     }
 }

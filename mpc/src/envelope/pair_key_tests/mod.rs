@@ -435,6 +435,16 @@ fn cost__should_be_measured() {
                 assert!(world.bob.codec.open_in_place(envelope).is_ok());
             }
             let opened = start.elapsed() / count;
+            let body = || Zeroizing::new(vec![7; size]);
+            let bodies: Vec<_> = (0..count).map(|_| body()).collect();
+            let start = std::time::Instant::now();
+            drop(bodies);
+            let dropped = start.elapsed() / count;
+            let bodies: Vec<_> = (0..count).map(|_| body()).collect();
+            let start = std::time::Instant::now();
+            bodies.into_iter().for_each(crate::secrets::wipe);
+            let wiped = start.elapsed() / count;
+            println!("{size}: dropped in {dropped:?}, wiped in {wiped:?}");
             println!(
                 "{size} bytes, pair key {paired}: written in {written:?}, opened in {opened:?}"
             );

@@ -13,6 +13,7 @@ use crate::{
     meter,
     node::{EXPIRE_INTERVAL, Node},
     runner::{Finished, ProtocolMessage, ProtocolRun, RunFailure, RunProgress},
+    secrets::wipe,
     shares::ShareRecord,
 };
 
@@ -36,6 +37,7 @@ impl Node {
                 let epoch = running.epoch;
                 for message in send {
                     self.send(epoch, cell.key, &running.run, &message);
+                    wipe(message.body);
                 }
                 let Some(finished) = finished else { return };
                 let SessionState::Running(running) = cell.end(work) else {
