@@ -336,7 +336,7 @@ impl Gateway {
             OperationResponse::first(self.inner.query(caller, operation, &request?).await?)
         };
         if encoding == Encoding::Json {
-            answer.response = descriptor.response_to_json(&answer.response)?.into_bytes();
+            answer.response = descriptor.response_to_json(&answer.response)?;
         }
         Ok(answer)
     }

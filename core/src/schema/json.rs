@@ -6,6 +6,9 @@
 
 mod decode;
 mod encode;
+mod layout;
+#[cfg(test)]
+mod reflected;
 mod tree;
 
 #[cfg(test)]
@@ -14,6 +17,7 @@ mod tests;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 
 pub(in crate::schema) use self::decode::wrapped;
+use self::encode::JsonWriter;
 use super::reflect;
 use crate::fault::{Class, Fault};
 
@@ -44,16 +48,15 @@ pub(super) fn decode_dynamic(
 /// # Errors
 /// [`crate::fault::Class::Bug`] when the message is not in the schema.
 pub fn encode<T: prost::Message + prost::Name>(message: &T) -> Result<String, Fault> {
-    let descriptor = reflect::message(&T::full_name())?;
-    let mut dynamic = DynamicMessage::new(descriptor);
-    dynamic.transcode_from(message).map_err(Fault::bug)?;
-    encode_dynamic(&dynamic)
+    let json = encode_wire(&T::full_name(), &message.encode_to_vec())?;
+    String::from_utf8(json).map_err(Fault::bug)
 }
 
-/// Encodes any message of the schema.
+/// Encodes the bytes of any message of the schema, which our own encoder has made.
 ///
 /// # Errors
-/// As [`encode`].
-pub(super) fn encode_dynamic(message: &DynamicMessage) -> Result<String, Fault> {
-    serde_json::to_string(&encode::ShownMessage(message)).map_err(Fault::bug)
+/// As [`encode`], and when they are no such message.
+pub(super) fn encode_wire(full_name: &str, message: &[u8]) -> Result<Vec<u8>, Fault> {
+    let schema = layout::schema()?;
+    JsonWriter::write(schema, schema.named(full_name)?, message)
 }

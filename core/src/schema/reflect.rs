@@ -99,6 +99,13 @@ pub(super) fn message(full_name: &str) -> Result<MessageDescriptor, Fault> {
         .ok_or_else(|| Fault::bug(format!("{full_name} is not in the schema")))
 }
 
+/// The messages of the schema.
+pub(super) fn messages() -> Result<Vec<MessageDescriptor>, Fault> {
+    let messages = reflection()?.pool.all_messages();
+    let ours = messages.filter(|it| matches!(it.package_name(), PACKAGE | ADMIN_PACKAGE));
+    Ok(ours.collect())
+}
+
 /// The services of the schema.
 pub(super) fn services() -> Result<impl Iterator<Item = ServiceDescriptor>, Fault> {
     let services = reflection()?.pool.services();

@@ -2,7 +2,7 @@
 //! of them, also those that are not built.
 
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor, Value};
+use prost_reflect::{DynamicMessage, MessageDescriptor, MethodDescriptor, Value};
 use prost_types::method_options::IdempotencyLevel;
 
 use super::{describe, json, protobuf, reflect, wire};
@@ -189,8 +189,8 @@ impl OperationDescriptor {
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when it is not this operation's.
-    pub fn response_to_json(&self, response: &[u8]) -> Result<String, Fault> {
-        json::encode_dynamic(&self.dynamic_response(response)?)
+    pub fn response_to_json(&self, response: &[u8]) -> Result<Vec<u8>, Fault> {
+        json::encode_wire(self.method.output().full_name(), response)
     }
 
     /// A response without what callers that may only read do not get.
@@ -213,16 +213,13 @@ impl OperationDescriptor {
     /// [`crate::fault::Class::Bug`] when the response has no error field: those of
     /// [`Audience::Platform`] have one.
     pub fn failure(&self, error: &wire::Error) -> Result<String, Fault> {
-        let mut response = DynamicMessage::new(self.method.output());
-        let field = response_error(&response)?;
-        let mut shown = DynamicMessage::new(reflect::message("mpcvault.platform.v1.Error")?);
-        shown
-            .merge(error.encode_to_vec().as_slice())
-            .map_err(Fault::bug)?;
-        response
-            .try_set_field(&field, Value::Message(shown))
-            .map_err(Fault::bug)?;
-        json::encode_dynamic(&response)
+        let response = self.method.output();
+        let field = response.get_field_by_name("error");
+        let without = || Fault::bug(format!("{} has no error", response.full_name()));
+        let mut message = Vec::new();
+        let number = field.ok_or_else(without)?.number();
+        prost::encoding::message::encode(number, error, &mut message);
+        String::from_utf8(self.response_to_json(&message)?).map_err(Fault::bug)
     }
 }
 
@@ -249,14 +246,6 @@ fn hide_from_readers(message: &mut DynamicMessage) -> Result<(), Fault> {
         message.clear_field(&field);
     }
     Ok(())
-}
-
-fn response_error(response: &DynamicMessage) -> Result<FieldDescriptor, Fault> {
-    use prost_reflect::ReflectMessage as _;
-    let descriptor = response.descriptor();
-    descriptor
-        .get_field_by_name("error")
-        .ok_or_else(|| Fault::bug(format!("{} has no error", descriptor.full_name())))
 }
 
 fn lower_camel(name: &str) -> String {

@@ -1,90 +1,229 @@
-//! Message to JSON, by the descriptors: every field is present.
+//! Message to JSON: every field is present. From the bytes of the wire at once, without a message in between.
+
+use std::io::Write as _;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage as _, Value};
-use serde::ser::{Error as _, Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
+use prost::{
+    bytes::Buf as _,
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+};
 
-use super::decode::wrapped;
+use super::layout::{EnumLayout, FieldLayout, MessageLayout, SchemaLayout, ValueLayout};
+use crate::fault::Fault;
 
-/// A message as responses show it.
-pub(super) struct ShownMessage<'a>(pub(super) &'a DynamicMessage);
+/// Deeper nesting than any message of ours has.
+const MAX_DEPTH: usize = 100;
 
-impl Serialize for ShownMessage<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let descriptor = self.0.descriptor();
-        let mut map = serializer.serialize_map(None)?;
-        for field in descriptor.fields() {
-            let is_set = self.0.has_field(&field);
-            if field.containing_oneof().is_some() && !is_set {
+/// A value as the wire has it.
+#[derive(Clone, Copy)]
+enum RawValue<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// Writes messages of a schema.
+pub(super) struct JsonWriter<'a> {
+    schema: &'a SchemaLayout,
+    json: Vec<u8>,
+}
+
+impl<'a> JsonWriter<'a> {
+    /// The JSON of a message.
+    pub(super) fn write(
+        schema: &'a SchemaLayout,
+        layout: &MessageLayout,
+        message: &[u8],
+    ) -> Result<Vec<u8>, Fault> {
+        let mut writer = Self {
+            schema,
+            // Names take about as much as values.
+            json: Vec::with_capacity(message.len().saturating_mul(2).saturating_add(512)),
+        };
+        writer.message(layout, message, 0)?;
+        Ok(writer.json)
+    }
+
+    fn push(&mut self, text: &str) {
+        self.json.extend_from_slice(text.as_bytes());
+    }
+
+    fn message(&mut self, layout: &MessageLayout, bytes: &[u8], depth: usize) -> Result<(), Fault> {
+        if depth > MAX_DEPTH {
+            return Err(Fault::bug("a message is nested too deeply"));
+        }
+        let found = fields(layout, bytes)?;
+        let mut left = found.as_slice();
+        let mut before = "{";
+        for (index, field) in layout.fields.iter().enumerate() {
+            let count = left.iter().take_while(|(of, _)| *of == index).count();
+            let (values, rest) = left.split_at(count);
+            left = rest;
+            if let ([], None) = (values, &field.unset) {
                 continue;
             }
-            let value = self.0.get_field(&field);
-            let value = (is_set || !field.supports_presence()).then_some(value.as_ref());
-            map.serialize_entry(
-                field.json_name(),
-                &FieldValue {
-                    field: &field,
-                    value,
-                },
-            )?;
-        }
-        map.end()
-    }
-}
-
-/// The value of a field; `None` is an unset message or wrapper.
-struct FieldValue<'a> {
-    field: &'a FieldDescriptor,
-    value: Option<&'a Value>,
-}
-
-impl Serialize for FieldValue<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let field = self.field;
-        match self.value {
-            None => serializer.serialize_none(),
-            Some(Value::List(items)) => {
-                let mut list = serializer.serialize_seq(Some(items.len()))?;
-                for item in items {
-                    list.serialize_element(&FieldValue {
-                        field,
-                        value: Some(item),
-                    })?;
-                }
-                list.end()
+            self.push(before);
+            before = ",";
+            self.push(&field.key);
+            match (values, &field.unset) {
+                ([], unset) => self.push(unset.as_deref().unwrap_or_default()),
+                (values, _) if field.is_list => self.list(field, values, depth)?,
+                ([(_, value)], _) => self.value(&field.value, *value, depth)?,
+                _ => return Err(twice(field)),
             }
-            Some(Value::Bool(value)) => serializer.serialize_bool(*value),
-            Some(Value::I32(value)) => serializer.serialize_i32(*value),
-            Some(Value::U32(value)) => serializer.serialize_u32(*value),
-            Some(Value::I64(value)) => serializer.collect_str(value),
-            Some(Value::U64(value)) => serializer.collect_str(value),
-            Some(Value::String(text)) => serializer.serialize_str(text),
-            Some(Value::Bytes(bytes)) => serializer.serialize_str(&STANDARD.encode(bytes)),
-            Some(Value::EnumNumber(number)) => match field.kind() {
-                // A number that the schema does not name is shown as it is.
-                Kind::Enum(descriptor) => match descriptor.get_value(*number) {
-                    Some(value) => serializer.serialize_str(value.name()),
-                    None => serializer.serialize_i32(*number),
-                },
-                _ => Err(S::Error::custom(
-                    "an enum number in a field of another type",
-                )),
-            },
-            Some(Value::Message(message)) => match wrapped(&message.descriptor()) {
-                Some(inner) => {
-                    let value = message.get_field(&inner);
-                    FieldValue {
-                        field: &inner,
-                        value: Some(value.as_ref()),
-                    }
-                    .serialize(serializer)
-                }
-                None => ShownMessage(message).serialize(serializer),
-            },
-            Some(Value::F32(_) | Value::F64(_) | Value::Map(_)) => Err(S::Error::custom(format!(
-                "{}: no JSON mapping",
-                field.full_name()
-            ))),
+        }
+        self.push(if before == "{" { "{}" } else { "}" });
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        field: &FieldLayout,
+        values: &[(usize, RawValue<'_>)],
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let mut before = "[";
+        for (_, value) in values {
+            self.push(before);
+            before = ",";
+            self.value(&field.value, *value, depth)?;
+        }
+        self.push("]");
+        Ok(())
+    }
+
+    /// A number on the wire has 64 bits, of which one of 32 has the lower ones.
+    fn value(
+        &mut self,
+        layout: &ValueLayout,
+        value: RawValue<'_>,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let written = match (layout, value) {
+            (ValueLayout::Bool, RawValue::Number(number)) => write!(self.json, "{}", number != 0),
+            (ValueLayout::Int32, RawValue::Number(number)) => {
+                write!(self.json, "{}", number as i32)
+            }
+            (ValueLayout::Uint32, RawValue::Number(number)) => {
+                write!(self.json, "{}", number as u32)
+            }
+            (ValueLayout::Int64, RawValue::Number(number)) => {
+                write!(self.json, "\"{}\"", number as i64)
+            }
+            (ValueLayout::Uint64, RawValue::Number(number)) => write!(self.json, "\"{number}\""),
+            (ValueLayout::Enum(names), RawValue::Number(number)) => {
+                self.enumeration(names, number as i32)
+            }
+            (ValueLayout::String, RawValue::Bytes(bytes)) => {
+                let text = std::str::from_utf8(bytes).map_err(Fault::bug)?;
+                serde_json::to_writer(&mut self.json, text).map_err(Into::into)
+            }
+            (ValueLayout::Bytes, RawValue::Bytes(bytes)) => {
+                write!(self.json, "\"{}\"", STANDARD.encode(bytes))
+            }
+            (ValueLayout::Message(index), RawValue::Bytes(bytes)) => {
+                let layout = self.schema.message(*index)?;
+                return self.message(layout, bytes, depth.saturating_add(1));
+            }
+            (ValueLayout::Wrapper(inner), RawValue::Bytes(bytes)) => {
+                return self.wrapper(inner, bytes, depth);
+            }
+            _ => return Err(Fault::bug("a value of another type")),
+        };
+        written.map_err(Fault::bug)
+    }
+
+    /// A number that the schema does not name is shown as it is.
+    fn enumeration(&mut self, names: &EnumLayout, number: i32) -> std::io::Result<()> {
+        match names.name(number) {
+            Some(name) => write!(self.json, "{name}"),
+            None => write!(self.json, "{number}"),
         }
     }
+
+    fn wrapper(&mut self, inner: &FieldLayout, bytes: &[u8], depth: usize) -> Result<(), Fault> {
+        let mut found = None;
+        each_field(bytes, |number, value| {
+            if number == inner.number && found.replace(value).is_some() {
+                return Err(twice(inner));
+            }
+            Ok(())
+        })?;
+        match found {
+            Some(value) => self.value(&inner.value, value, depth),
+            None => {
+                self.push(inner.unset.as_deref().unwrap_or("null"));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The values of a message's fields with their indexes, in the order of these. What the schema does not have is left
+/// out.
+fn fields<'a>(
+    layout: &MessageLayout,
+    bytes: &'a [u8],
+) -> Result<Vec<(usize, RawValue<'a>)>, Fault> {
+    let mut found = Vec::with_capacity(layout.fields.len());
+    let mut chosen: Vec<&str> = Vec::new();
+    each_field(bytes, |number, value| {
+        let place = layout.index(number);
+        let Some((index, field)) = place.and_then(|it| Some((it, layout.fields.get(it)?))) else {
+            return Ok(());
+        };
+        if let Some(oneof) = &field.oneof {
+            if chosen.contains(&oneof.as_str()) {
+                return Err(twice(field));
+            }
+            chosen.push(oneof);
+        }
+        match value {
+            // Numbers of a list lie side by side in one value.
+            RawValue::Bytes(mut packed) if field.is_list && field.value.is_number() => {
+                while packed.has_remaining() {
+                    let number = decode_varint(&mut packed).map_err(Fault::bug)?;
+                    found.push((index, RawValue::Number(number)));
+                }
+            }
+            value => found.push((index, value)),
+        }
+        Ok(())
+    })?;
+    // Members of a oneof stand where its first member would.
+    found.sort_by_key(|(index, _)| *index);
+    Ok(found)
+}
+
+/// Calls `each` with the number and the value of every field.
+fn each_field<'a>(
+    mut bytes: &'a [u8],
+    mut each: impl FnMut(u32, RawValue<'a>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    while bytes.has_remaining() {
+        let (number, kind) = decode_key(&mut bytes).map_err(Fault::bug)?;
+        match kind {
+            WireType::Varint => {
+                let value = decode_varint(&mut bytes).map_err(Fault::bug)?;
+                each(number, RawValue::Number(value))?;
+            }
+            WireType::LengthDelimited => {
+                let length = decode_varint(&mut bytes).map_err(Fault::bug)?;
+                let parts = usize::try_from(length)
+                    .ok()
+                    .and_then(|it| bytes.split_at_checked(it));
+                let (value, rest) = parts.ok_or_else(|| Fault::bug("a message ends too early"))?;
+                bytes = rest;
+                each(number, RawValue::Bytes(value))?;
+            }
+            // No field of the schema.
+            other => skip_field(other, number, &mut bytes, DecodeContext::default())
+                .map_err(Fault::bug)?,
+        }
+    }
+    Ok(())
+}
+
+/// No encoder of ours writes that; a decoder would join the two, or take the last.
+fn twice(field: &FieldLayout) -> Fault {
+    Fault::bug(format!("field {} is in a message twice", field.key))
 }
