@@ -129,7 +129,7 @@ impl StoredRequest {
     pub async fn advance(
         &mut self,
         services: &Services,
-        events: Vec<RequestEvent>,
+        events: &[RequestEvent],
         extras: CommitExtras<'_>,
     ) -> Result<(), AdvanceError> {
         let now_ms = services.now_ms();
@@ -171,18 +171,14 @@ impl StoredRequest {
     pub async fn advance_claiming(
         &mut self,
         services: &Services,
-        events: Vec<RequestEvent>,
+        events: &[RequestEvent],
         extras: CommitExtras<'_>,
         assigned: bool,
     ) -> Result<(), AdvanceError> {
-        let mut replacing = events.clone();
-        for draft in drafts(&mut replacing) {
-            draft.claim = None;
-        }
         let is_held = |outcome: &Result<(), AdvanceError>| matches!(outcome, Err(AdvanceError::Conflict(key)) if key.space == KeySpace::NonceReservation);
         let mut tries = 0;
         loop {
-            let outcome = self.advance(services, events.clone(), extras).await;
+            let outcome = self.advance(services, events, extras).await;
             let key = match outcome {
                 Err(AdvanceError::Conflict(key))
                     if key.space == KeySpace::NonceReservation && !assigned =>
@@ -190,6 +186,7 @@ impl StoredRequest {
                     key
                 }
                 Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Claim => {
+                    let events = events.to_vec();
                     return self.advance_sharing(services, events, extras, key).await;
                 }
                 outcome => return outcome,
@@ -206,7 +203,11 @@ impl StoredRequest {
                     passed_on: passed_on.as_slice(),
                     ..extras
                 };
-                let outcome = self.advance(services, replacing.clone(), extras).await;
+                let mut replacing = events.to_vec();
+                for draft in drafts(&mut replacing) {
+                    draft.claim = None;
+                }
+                let outcome = self.advance(services, &replacing, extras).await;
                 if !is_held(&outcome) || tries >= MAX_CONTENDED_TRIES {
                     return outcome;
                 }
@@ -254,7 +255,7 @@ impl StoredRequest {
                 passed_on: &passed_on,
                 ..extras
             };
-            match self.advance(services, events.clone(), extras).await {
+            match self.advance(services, &events, extras).await {
                 Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Claim => held = key,
                 outcome => return outcome,
             }
@@ -352,14 +353,13 @@ pub async fn end(
     extras: CommitExtras<'_>,
 ) -> Result<(), AdvanceError> {
     let payload = Payload::decode(&request.payload).ok();
-    let events = vec![event];
     advance(
         services,
         &mut request,
         &mut version,
         &mut true,
         payload.as_ref(),
-        events,
+        &[event],
         extras,
     )
     .await
@@ -372,21 +372,14 @@ async fn advance(
     version: &mut u64,
     delayed: &mut bool,
     payload: Option<&Payload>,
-    events: Vec<RequestEvent>,
+    events: &[RequestEvent],
     extras: CommitExtras<'_>,
 ) -> Result<(), AdvanceError> {
     let mut tries = 0;
     loop {
         let mut freed = false;
         let outcome = try_advance(
-            services,
-            request,
-            version,
-            delayed,
-            payload,
-            events.clone(),
-            extras,
-            &mut freed,
+            services, request, version, delayed, payload, events, extras, &mut freed,
         )
         .await;
         match outcome {
@@ -407,7 +400,7 @@ async fn try_advance(
     version: &mut u64,
     delayed: &mut bool,
     payload: Option<&Payload>,
-    events: Vec<RequestEvent>,
+    events: &[RequestEvent],
     extras: CommitExtras<'_>,
     freed: &mut bool,
 ) -> Result<(), AdvanceError> {
@@ -422,7 +415,7 @@ async fn try_advance(
         )
     });
     for event in events {
-        let step = next.state.step(&next.consent, event, now);
+        let step = next.state.step(&next.consent, event.clone(), now);
         let step = step.map_err(Fault::bug)?;
         next.state = step.next;
         next.consent = step.consent.unwrap_or(next.consent);

@@ -98,7 +98,7 @@ impl SigningState {
                 ..CommitExtras::default()
             };
             let committed = stored
-                .advance_claiming(&services, events.clone(), extras, false)
+                .advance_claiming(&services, &events, extras, false)
                 .await;
             match committed {
                 Err(AdvanceError::Conflict(key)) if key.space == KeySpace::Wallet => {

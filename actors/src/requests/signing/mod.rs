@@ -523,7 +523,7 @@ impl SigningState {
         let services = Arc::clone(&self.services);
         let stored = self.stored_mut()?;
         let before = stored.request.state.effect();
-        stored.advance(&services, events, extras).await?;
+        stored.advance(&services, &events, extras).await?;
         if stored.request.state.effect() != before {
             self.proceed();
         }

@@ -80,7 +80,7 @@ impl SigningState {
             };
             let committed = self
                 .stored_mut()?
-                .advance_claiming(&services, events.clone(), extras, assigned)
+                .advance_claiming(&services, &events, extras, assigned)
                 .await;
             match &committed {
                 // The wallet was renamed or archived in between.
