@@ -1,4 +1,7 @@
-//! Which versions of the program work together.
+//! The version of the program, and which versions work together.
+
+/// The version of this program.
+pub const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Of the programs that work together, the minor versions are neighbours (docs/upgrading.md).
 const MOST_APART: u64 = 1;

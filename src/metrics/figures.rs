@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use covault_actors::gateway::RequestCounts;
+use covault_core::version::THIS_VERSION;
 
 use super::PrometheusText;
 
@@ -23,7 +24,7 @@ impl PrometheusText {
         let name = "covault_build_info";
         self.family(name, "1, with the version of the program as labels");
         let labels = [
-            ("version", env!("CARGO_PKG_VERSION")),
+            ("version", THIS_VERSION),
             ("commit", COMMIT),
             ("features", FEATURES),
         ];

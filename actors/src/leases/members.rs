@@ -152,19 +152,7 @@ mod tests {
     }
 
     fn row(number: u8, version: u64) -> (OrchestratorId, u64, MemberRow) {
-        let member = MemberRow {
-            name: String::new(),
-            home: None,
-            since_ms: 0,
-            at_ms: 0,
-            moves: 0,
-            leaving: false,
-            follows: Vec::new(),
-            sends_webhooks: false,
-            version: String::new(),
-            secret_fingerprint: None,
-        };
-        (id(number), version, member)
+        (id(number), version, MemberRow::default())
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct LeaseRow {
 }
 
 /// A live orchestrator, as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRow {
     /// What operators call it.
     pub name: String,

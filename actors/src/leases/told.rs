@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use covault_core::{ids::OrchestratorId, version};
+use covault_core::{
+    ids::{OrchestratorId, VaultId},
+    version,
+    wallet::vault::Vault,
+};
 
 use super::{LeaseScope, MemberRow};
-use crate::services::Services;
-
-/// The version of this program.
-pub(super) const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
+use crate::{
+    services::Services,
+    store::{KeySpace, rows},
+};
 
 /// Other orchestrators that cannot work with this one, as far as the log has said so.
 #[derive(Default)]
@@ -75,12 +79,22 @@ pub(super) async fn tell(services: &Services, moved: VaultMove, scopes: &[LeaseS
     if vaults.is_empty() {
         return;
     }
-    let mut names = Vec::new();
-    for vault in vaults.iter().take(MOST_NAMED) {
-        // A store that does not answer now costs the line a name, and no more.
-        let found = services.vault(*vault).await.ok().flatten();
-        names.push(found.map_or_else(|| vault.to_string(), |(vault, _)| vault.name));
-    }
+    let first: Vec<_> = vaults.iter().take(MOST_NAMED).collect();
+    let keys: Vec<_> = first
+        .iter()
+        .map(|vault| rows::vault(**vault).bytes)
+        .collect();
+    // A store that does not answer now costs the line its names, and no more.
+    let found = services.store.get_all(KeySpace::Vault, &keys).await;
+    let found = found.unwrap_or_default();
+    let name = |vault: &VaultId| {
+        let row = found.get(&rows::vault(*vault).bytes)?;
+        Some(rows::decode::<Vault>(&row.value).ok()?.name)
+    };
+    let names: Vec<_> = first
+        .iter()
+        .map(|vault| name(vault).unwrap_or_else(|| vault.to_string()))
+        .collect();
     let (names, count) = (named(&names, vaults.len()), vaults.len());
     match moved {
         VaultMove::TakenOver => tracing::info!(count, names, "took over vaults"),
@@ -107,16 +121,9 @@ mod tests {
     #[test]
     fn orchestrators__should_be_told_apart_by_version_and_secret() {
         let row = |version: &str, secret| MemberRow {
-            name: String::new(),
-            home: None,
-            since_ms: 0,
-            at_ms: 0,
-            moves: 0,
-            leaving: false,
-            follows: Vec::new(),
-            sends_webhooks: false,
             version: version.to_owned(),
             secret_fingerprint: secret,
+            ..MemberRow::default()
         };
         let own = row("0.1.0", Some([1; 8]));
         assert_eq!(misfit(&own, &row("0.2.4", Some([1; 8]))), None);

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::admin};
+use covault_core::{fault::Fault, schema::admin, version::THIS_VERSION};
 
 use super::{Operation, OperationCall};
 
@@ -20,7 +20,7 @@ impl Operation for BeginBackup {
         Ok(admin::BeginBackupResponse {
             backup: backup.to_string(),
             at_ms: call.services.now_ms(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: THIS_VERSION.to_owned(),
         })
     }
 }

@@ -14,10 +14,11 @@ use covault_core::{
     ids::VaultId,
     order::NodeId,
     port::Clock,
+    version::THIS_VERSION,
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use self::{places::SignerPlaces, versions::THIS_VERSION};
+use self::places::SignerPlaces;
 use super::{
     NodeStatus,
     select_signers::AttemptFailures,

@@ -37,6 +37,7 @@ use covault_core::{
     ids::SessionId,
     order::NodeId,
     port::{Clock, Entropy, random_16},
+    version::THIS_VERSION,
 };
 use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
@@ -524,7 +525,7 @@ impl Node {
             at_ms,
             leaving,
             boot: self.boot,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: THIS_VERSION.to_owned(),
             keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
             bans,
             count,

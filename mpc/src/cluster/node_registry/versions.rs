@@ -1,9 +1,9 @@
 //! Nodes whose version is too far from this program's: they are heard, and asked for nothing.
 
-use covault_core::{order::NodeId, version};
-
-/// The version of this program.
-pub(super) const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
+use covault_core::{
+    order::NodeId,
+    version::{self, THIS_VERSION},
+};
 
 /// Whether a version and this program's are near enough.
 pub(super) fn works_with_us(other: &str) -> bool {
