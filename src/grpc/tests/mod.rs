@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::tests::routes::api_with;
+use crate::http::tests::routes::{api_with, as_one};
 
 const LONG: Duration = Duration::from_secs(60);
 const PLATFORM: &str = "/mpcvault.platform.v1.PlatformAPI";
@@ -51,17 +51,8 @@ impl Server {
 
 /// The listeners of both sides as one.
 pub(crate) fn both_grpc_sides(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Router {
-    let side = |side| router(api, side, longest, stop).expect("routes");
-    let (clients, operators) = (side(ApiSide::Clients), side(ApiSide::Operators));
-    Router::new().fallback(move |request: Request| {
-        let is_for_operators = request.uri().path().starts_with("/covault.admin.");
-        let side = if is_for_operators {
-            &operators
-        } else {
-            &clients
-        };
-        let side = side.clone();
-        async move { side.oneshot(request).await.expect("an answer") }
+    as_one("/covault.admin.", |side| {
+        router(api, side, longest, stop).expect("routes")
     })
 }
 

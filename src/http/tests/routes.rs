@@ -139,10 +139,14 @@ async fn app_of(
 
 /// The listeners of both sides as one.
 pub(crate) fn both_sides(api: &Arc<Api>, stop: &StopSignal) -> Router {
-    let side = |side| router(api, side, stop).expect("routes");
+    as_one("/admin/", |side| router(api, side, stop).expect("routes"))
+}
+
+/// Both sides as one, by how the paths of operators begin.
+pub(crate) fn as_one(for_operators: &'static str, side: impl Fn(ApiSide) -> Router) -> Router {
     let (clients, operators) = (side(ApiSide::Clients), side(ApiSide::Operators));
     Router::new().fallback(move |request: Request| {
-        let is_for_operators = request.uri().path().starts_with("/admin/");
+        let is_for_operators = request.uri().path().starts_with(for_operators);
         let side = if is_for_operators {
             &operators
         } else {
