@@ -3,7 +3,7 @@
 pub mod observer;
 pub mod status;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use covault_core::{
     audit::AuditChain,
@@ -21,7 +21,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     port::NodeView,
     services::Services,
-    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
+    store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, rows},
 };
 
 /// Most nodes of one orchestrator.
@@ -102,15 +102,7 @@ pub async fn check_admitted(
     field: &str,
     nodes: &[NodeId],
 ) -> Result<(), Fault> {
-    for node in nodes {
-        if services.store.get(&rows::node(*node)).await?.is_none() {
-            let line = node.openssh_line("");
-            let problem =
-                format!("{line} is not admitted; admit it first: covault node admit '{line}'");
-            return Err(Fault::field(field, problem));
-        }
-    }
-    Ok(())
+    pin_rows(services, &mut Batch::new(), field, nodes).await
 }
 
 /// Has a commit that names nodes fail when one of them is removed first, here or in another
@@ -124,13 +116,19 @@ pub async fn pin_rows(
     field: &str,
     nodes: &[NodeId],
 ) -> Result<(), Fault> {
-    check_admitted(services, field, nodes).await?;
-    let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
-    for node in nodes {
-        let key = rows::node(node);
-        let row = services.store.get(&key).await?;
-        let row =
-            row.ok_or_else(|| Fault::unavailable("a signer node is being removed; try again"))?;
+    let keys: Vec<_> = nodes.iter().map(|node| rows::node(*node).bytes).collect();
+    let admitted = services.store.get_all(KeySpace::Node, &keys).await?;
+    let missing = nodes
+        .iter()
+        .find(|node| !admitted.contains_key(&rows::node(**node).bytes));
+    if let Some(node) = missing {
+        let line = node.openssh_line("");
+        let problem =
+            format!("{line} is not admitted; admit it first: covault node admit '{line}'");
+        return Err(Fault::field(field, problem));
+    }
+    for (id, row) in admitted {
+        let key = Key::new(KeySpace::Node, &[&id]);
         batch.put(key, Precondition::Version(row.version), row.value);
     }
     Ok(())

@@ -13,7 +13,8 @@ use crate::{
     services::Services,
     store::rows,
     vaults::{
-        directory::{self, NewVault, VaultCreation},
+        creation::{NewVault, VaultCreation},
+        directory,
         vault::{self, KeyPlan, vault_message},
     },
 };

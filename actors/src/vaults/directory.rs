@@ -1,4 +1,4 @@
-//! The actor that keeps the actors of the vaults that this orchestrator has, and makes vaults.
+//! The actor that keeps the actors of the vaults that this orchestrator has, and has vaults made.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -6,28 +6,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_core::{
-    audit::AuditChain,
-    fault::{Class, Fault},
-    ids::VaultId,
-    order::NodeId,
-    request::ApprovalRule,
-    scheme::Scheme,
-    wallet::vault::Vault,
-};
+use covault_core::ids::VaultId;
 use ractor::{
     Actor, ActorId, ActorProcessingErr, ActorRef, ActorRuntime, RpcReplyPort, SupervisionEvent,
 };
 
 use crate::{
-    audit::{self, AuditActor, AuditNote},
-    leases::{self, Lease, LeaseScope},
+    leases::LeaseScope,
     nodes,
     requests::refused::RefusedLooks,
     services::Services,
-    store::{Batch, CommitError, Precondition, rows},
     vaults::{
-        management,
+        creation::{NewVault, VaultMaker},
         vault::{self, VaultActor, VaultArgs},
     },
 };
@@ -53,36 +43,6 @@ pub enum Msg {
     Started(VaultId, ActorId, Result<(), String>),
 }
 
-/// A vault to be made.
-pub struct NewVault {
-    /// Its name.
-    pub name: String,
-    /// Signers needed.
-    pub threshold: u16,
-    /// The nodes that get a share.
-    pub signers: Vec<NodeId>,
-    /// The scheme of its ECDSA key.
-    pub ecdsa: Scheme,
-    /// Who decides about its requests.
-    pub approval: ApprovalRule,
-    /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
-    /// this, whatever it was told before.
-    pub replace: bool,
-    /// Who asked for it.
-    pub by: AuditActor,
-    /// Where what was found or made goes.
-    pub reply: RpcReplyPort<Result<VaultCreation, Fault>>,
-}
-
-/// What there is for a vault that is to be made.
-#[derive(Debug)]
-pub enum VaultCreation {
-    /// It, made now or before.
-    Vault(Box<Vault>),
-    /// One of its name that has not all its keys yet: its actor is to be asked for others.
-    Other(VaultId),
-}
-
 /// Actors that begin at the same time, in addition to those that callers ask for: each reads the store.
 const STARTING_AT_ONCE: usize = 32;
 
@@ -102,6 +62,7 @@ pub struct DirectoryState {
     starting: HashSet<ActorId>,
     /// What is in memory of refused transactions, of all vaults.
     refused_looks: Arc<RefusedLooks>,
+    maker: VaultMaker,
 }
 
 #[async_trait]
@@ -123,6 +84,7 @@ impl Actor for VaultDirectory {
         services.held_leases.on_change(Box::new(changed));
         myself.cast(Msg::Resume)?;
         Ok(DirectoryState {
+            maker: VaultMaker::new(Arc::clone(&services)),
             services,
             vaults: HashMap::new(),
             ids: HashMap::new(),
@@ -163,10 +125,7 @@ impl Actor for VaultDirectory {
                 let found = found.filter(|(_, version)| here(*version));
                 let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
-            Msg::CreateVault(new) => {
-                let (made, reply) = state.create(*new).await;
-                let _ = reply.send(made);
-            }
+            Msg::CreateVault(new) => state.maker.begin(*new),
             Msg::RestartDue(vault) | Msg::LeaseChanged(vault) => state.reconcile(&myself, vault),
             Msg::Ended(vault, reply) => {
                 if state.vaults.contains_key(&vault) {
@@ -292,112 +251,6 @@ impl DirectoryState {
         myself.send_after(self.services.backoff(*failures), move || {
             Msg::RestartDue(vault)
         });
-    }
-
-    async fn create(
-        &self,
-        new: NewVault,
-    ) -> (
-        Result<VaultCreation, Fault>,
-        RpcReplyPort<Result<VaultCreation, Fault>>,
-    ) {
-        let NewVault {
-            name,
-            threshold,
-            signers,
-            ecdsa,
-            approval,
-            replace,
-            by,
-            reply,
-        } = new;
-        let plan = (threshold, signers, ecdsa, approval);
-        (self.find_or_create(&name, plan, replace, &by).await, reply)
-    }
-
-    async fn find_or_create(
-        &self,
-        name: &str,
-        (threshold, signers, ecdsa, approval): (u16, Vec<NodeId>, Scheme, ApprovalRule),
-        replace: bool,
-        by: &AuditActor,
-    ) -> Result<VaultCreation, Fault> {
-        let services = &self.services;
-        let by_name = rows::vault_name(name);
-        loop {
-            if let Some((id, _)) = services.load::<VaultId>(&by_name).await? {
-                let (vault, _) = services
-                    .vault(id)
-                    .await?
-                    .ok_or_else(|| Fault::bug("a name without a vault"))?;
-                if vault.approval != approval {
-                    return Err(Fault::new(
-                        Class::Conflict,
-                        "a vault of this name exists with another approval rule",
-                    ));
-                }
-                if vault.threshold == threshold
-                    && vault.signers == signers
-                    && vault.ecdsa() == ecdsa
-                {
-                    return Ok(VaultCreation::Vault(Box::new(vault)));
-                }
-                if !replace {
-                    let hint = if vault.ready() {
-                        ""
-                    } else {
-                        "; not all of its keys exist yet, and until then covault vault create --replace can change \
-                         them"
-                    };
-                    return Err(Fault::new(
-                        Class::Conflict,
-                        format!(
-                            "a vault of this name exists with another threshold, other signers or \
-                             another ECDSA backend{hint}"
-                        ),
-                    ));
-                }
-                return Ok(VaultCreation::Other(id));
-            }
-            let id = services.new_vault_id();
-            let now_ms = services.now_ms();
-            let mut batch = Batch::new();
-            nodes::check_admitted(services, "signers", &signers).await?;
-            let vault = Vault::new(
-                id,
-                name,
-                threshold,
-                signers.clone(),
-                ecdsa,
-                approval.clone(),
-                now_ms,
-            )?;
-            batch.put(rows::vault(id), Precondition::Absent, rows::encode(&vault)?);
-            batch.put(by_name.clone(), Precondition::Absent, rows::encode(&id)?);
-            management::add_of_new(&mut batch, &vault)?;
-            nodes::pin_rows(services, &mut batch, "signers", &signers).await?;
-            let (lease, mine) = leases::first_lease(services, id).await?;
-            let scope = LeaseScope::Vault(id);
-            batch.put(scope.key(), Precondition::Absent, rows::encode(&lease)?);
-            let chain = AuditChain::Vault(id);
-            AuditNote::for_vault(by, id, "VaultMade")
-                .fact("name", name)
-                .fact("threshold", threshold)
-                .fact("signers", audit::nodes(&vault.signers))
-                .fact("ecdsa", ecdsa.name())
-                .fact("approvals", approval.describe_people())
-                .fact("clientSigners", approval.describe_client_signers())
-                .add_to(&mut batch, chain, now_ms)?;
-            audit::note_chain_begin(by, chain, &mut batch, now_ms)?;
-            match services.store.commit(batch).await {
-                Ok(()) if mine => services.held_leases.begin(Lease::new(scope, 1)),
-                Ok(()) => services.held_leases.moved(),
-                // Another call made it, or one of the nodes was changed: it is looked at again.
-                Err(CommitError::Conflict(_)) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            return Ok(VaultCreation::Vault(Box::new(vault)));
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod address_proofs;
 pub mod admission;
 pub mod capacity;
+pub mod creation;
 pub mod directory;
 pub mod gaps;
 pub mod management;
