@@ -146,8 +146,8 @@ bench-api:
 bench-crowd *arguments:
     cargo bench --bench crowd -- {{arguments}}
 
-# How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (6 minutes in a debug build), and
-# that the one which was made last signs
+# How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (2 minutes in a debug build; 100000
+# is another number of them), and that one which was made with keys signs
 measure-vaults vaults="10000":
     COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
 
