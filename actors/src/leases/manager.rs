@@ -65,6 +65,8 @@ pub struct LeaseManagerState {
     /// Rounds since everything was looked at.
     rounds: u32,
     moving: BTreeSet<LeaseScope>,
+    /// There was more to give than may be moving, or to one that was not there for long enough.
+    gives_later: bool,
     told_nodes: Option<Vec<covault_core::order::NodeId>>,
     told_misfits: ToldMisfits,
     failures: u32,
@@ -93,6 +95,7 @@ impl Actor for LeaseManager {
             signature: Vec::new(),
             rounds: ROUNDS_PER_FULL_SCAN,
             moving: BTreeSet::new(),
+            gives_later: false,
             told_nodes: None,
             told_misfits: ToldMisfits::default(),
             failures: 0,
@@ -141,7 +144,10 @@ impl Actor for LeaseManager {
                 for scope in scopes {
                     state.moving.remove(&scope);
                 }
-                state.rounds = ROUNDS_PER_FULL_SCAN;
+                state.give(&myself);
+                if state.moving.is_empty() {
+                    state.rounds = ROUNDS_PER_FULL_SCAN;
+                }
                 if state.leaving {
                     state.leave(&myself).await;
                 }
@@ -170,25 +176,26 @@ impl LeaseManagerState {
         self.refresh_members().await?;
         self.tell_nodes().await?;
         let lease_ms = self.services.settings.lease_ms;
-        let signature = self.members.signature(lease_ms);
+        let me = self.services.held_leases.me();
+        let signature = self.members.signature(me, lease_ms);
         self.rounds = self.rounds.saturating_add(1);
         if signature == self.signature && self.rounds < ROUNDS_PER_FULL_SCAN {
+            if self.gives_later {
+                self.give(myself);
+            }
             return Ok(());
         }
         let others = of_no_vault(&self.services);
         let leases = leases(&*self.services.store, others).await?;
         // After the leases: an owner of one of them was there before.
         self.refresh_members().await?;
-        let wanted = self.reconcile(myself, &leases);
+        let wanted = self.reconcile(&leases);
+        self.give(myself);
         self.take(wanted).await?;
         self.delete_dead_members(&leases).await?;
         // Only now: a round that failed begins again.
         self.signature = signature;
-        self.rounds = if self.is_moving(&leases) {
-            ROUNDS_PER_FULL_SCAN
-        } else {
-            0
-        };
+        self.rounds = 0;
         Ok(())
     }
 
@@ -308,36 +315,21 @@ impl LeaseManagerState {
 
     /// Compares what is stored with what is here. Returns what is to be taken.
     fn reconcile(
-        &mut self,
-        myself: &ActorRef<Msg>,
+        &self,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
     ) -> Vec<(LeaseScope, Option<(LeaseRow, u64)>)> {
-        let services = Arc::clone(&self.services);
-        let (held_leases, lease_ms) = (&services.held_leases, services.settings.lease_ms);
-        let me = held_leases.me();
+        let held_leases = &self.services.held_leases;
+        let (me, lease_ms) = (held_leases.me(), self.services.settings.lease_ms);
         let eligible = self.members.eligible(lease_ms);
-        let (mut wanted, mut leaving) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
         for (scope, stored) in leases {
             let owner = stored.as_ref().and_then(|(stored, _)| stored.owner);
-            let preferred = self.members.preferred(*scope, &eligible);
             if let (Some((_, version)), true) = (stored, owner == Some(me)) {
-                if self.moving.contains(scope) {
-                    continue;
-                }
-                match held_leases.get(*scope) {
-                    Some(lease) if lease.version() == *version => {
-                        // Who leaves does not wait for anyone to have been there for long.
-                        let takes = |other: OrchestratorId| {
-                            other != me
-                                && (self.leaving || self.members.is_settled(other, lease_ms))
-                        };
-                        if preferred.is_some_and(takes) && self.moving.len() < MAX_MOVES {
-                            self.moving.insert(*scope);
-                            leaving.push(lease);
-                        }
-                    }
-                    // Of what this orchestrator wrote it had not heard that it was written.
-                    _ => held_leases.begin(Lease::new(*scope, *version)),
+                let held = held_leases.get(*scope);
+                let is_known = held.is_some_and(|lease| lease.version() == *version);
+                // Of what this orchestrator wrote it had not heard that it was written.
+                if !is_known && !self.moving.contains(scope) {
+                    held_leases.begin(Lease::new(*scope, *version));
                 }
                 continue;
             }
@@ -345,16 +337,43 @@ impl LeaseManagerState {
                 tracing::warn!(?scope, "lease lost to another orchestrator");
                 held_leases.end(&lease);
             }
-            let free = owner.is_none_or(|owner| !self.members.is_live(owner, lease_ms));
-            if free && preferred == Some(me) && !self.leaving {
+            let is_free = owner.is_none_or(|owner| !self.members.is_live(owner, lease_ms));
+            if is_free && !self.leaving && self.members.preferred(*scope, &eligible) == Some(me) {
                 wanted.push((*scope, stored.clone()));
+            }
+        }
+        wanted
+    }
+
+    /// Gives others what they should have, so much at a time that none of it is away for long. Goes by what is here:
+    /// reading the leases of very many vaults takes longer than giving some of them.
+    fn give(&mut self, myself: &ActorRef<Msg>) {
+        if self.moving.len() > MAX_MOVES / 2 {
+            return;
+        }
+        let services = Arc::clone(&self.services);
+        let (me, lease_ms) = (services.held_leases.me(), services.settings.lease_ms);
+        let eligible = self.members.eligible(lease_ms);
+        let mut leaving = Vec::new();
+        self.gives_later = false;
+        for lease in services.held_leases.all() {
+            let scope = lease.scope();
+            let preferred = self.members.preferred(scope, &eligible);
+            let Some(other) = preferred.filter(|other| *other != me) else {
+                continue;
+            };
+            // Who leaves does not wait for anyone to have been there for long.
+            let takes = self.leaving || self.members.is_settled(other, lease_ms);
+            if !takes || self.moving.len() >= MAX_MOVES {
+                self.gives_later = true;
+            } else if self.moving.insert(scope) {
+                leaving.push(lease);
             }
         }
         // Each group is free once its slowest vault is empty.
         for group in leaving.chunks(MAX_LEASES_PER_COMMIT) {
             hand_over(&services, myself, &self.directory, group.to_vec());
         }
-        wanted
     }
 
     async fn take(
@@ -376,17 +395,6 @@ impl LeaseManagerState {
             .collect();
         told::tell(&self.services, VaultMove::TakenOver, &taken).await;
         Ok(())
-    }
-
-    fn is_moving(&self, leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>) -> bool {
-        let lease_ms = self.services.settings.lease_ms;
-        let eligible = self.members.eligible(lease_ms);
-        let me = self.services.held_leases.me();
-        leases.iter().any(|(scope, stored)| {
-            let mine = stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(me);
-            let preferred = self.members.preferred(*scope, &eligible);
-            mine && preferred.is_some_and(|preferred| preferred != me)
-        })
     }
 
     /// Deletes the rows of those that died long ago and have nothing.
@@ -437,13 +445,14 @@ fn hand_over(
             // Nothing is written from now on, also when they do not answer.
             join_all(scopes.iter().map(|scope| ended(directory, *scope))).await;
         }
-        match release(&services, &leases).await {
-            Ok(_) => told::tell(&services, VaultMove::HandedOver, &scopes).await,
+        let released = release(&services, &leases).await;
+        let _ = myself.cast(Msg::Moved(scopes.clone()));
+        match released {
+            Ok(()) => told::tell(&services, VaultMove::HandedOver, &scopes).await,
             Err(fault) => {
                 tracing::warn!(vaults = leases.len(), ?fault, "failed to release leases");
             }
         }
-        let _ = myself.cast(Msg::Moved(scopes));
     });
 }
 

@@ -115,11 +115,12 @@ impl MemberTable {
             .is_some_and(|seen| seen.known_ms >= lease_ms && seen.quiet_ms < lease_ms)
     }
 
-    /// What changes when something is to be had: who is able, and who has given something back.
-    pub fn signature(&self, lease_ms: u64) -> Vec<(OrchestratorId, u64, bool)> {
+    /// What changes when something is to be had: who is able, and who else has given something back.
+    pub fn signature(&self, me: OrchestratorId, lease_ms: u64) -> Vec<(OrchestratorId, u64, bool)> {
         let mut all: Vec<_> = self
             .seen
             .iter()
+            .filter(|(id, _)| **id != me)
             .map(|(id, seen)| {
                 let eligible = seen.quiet_ms < lease_ms && !seen.member.leaving;
                 (*id, seen.member.moves, eligible)
@@ -237,13 +238,13 @@ mod tests {
     fn members__should_show_when_there_is_something_to_be_had() {
         let mut members = MemberTable::default();
         members.observe([row(1, 7), row(2, 7)], 0, MOST);
-        let before = members.signature(LEASE);
+        let before = members.signature(id(1), LEASE);
         members.observe([row(1, 8), row(2, 8)], 1_000, MOST);
-        assert_eq!(members.signature(LEASE), before);
+        assert_eq!(members.signature(id(1), LEASE), before);
         let mut moved = row(2, 9);
         moved.2.moves = 1;
         members.observe([row(1, 9), moved], 2_000, MOST);
-        assert_ne!(members.signature(LEASE), before);
+        assert_ne!(members.signature(id(1), LEASE), before);
         let mut leaving = row(2, 10);
         leaving.2.leaving = true;
         members.observe([row(1, 10), leaving], 3_000, MOST);
