@@ -1,12 +1,12 @@
 //! The actor that keeps the actors of the vaults that this orchestrator has, and has vaults made.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use async_trait::async_trait;
-use covault_core::ids::VaultId;
+use covault_core::{fault::Fault, ids::VaultId};
 use ractor::{
     Actor, ActorId, ActorProcessingErr, ActorRef, ActorRuntime, RpcReplyPort, SupervisionEvent,
 };
@@ -14,10 +14,12 @@ use ractor::{
 use crate::{
     leases::LeaseScope,
     nodes,
+    process::tasks::contained,
     requests::refused::RefusedLooks,
     services::Services,
     vaults::{
         creation::{NewVault, VaultMaker},
+        unfinished,
         vault::{self, VaultActor, VaultArgs},
     },
 };
@@ -35,6 +37,10 @@ pub enum Msg {
     CreateVault(Box<NewVault>),
     /// A vault's actor is to be started again.
     RestartDue(VaultId),
+    /// It is time to look which vaults that came here have something to go on with.
+    LookDue,
+    /// Which of these have, or why the store could not say.
+    Looked(BTreeSet<VaultId>, Result<BTreeSet<VaultId>, Fault>),
     /// A vault has come here, or gone.
     LeaseChanged(VaultId),
     /// Answers once the actor of a vault that has gone has ended.
@@ -45,6 +51,8 @@ pub enum Msg {
 
 /// Actors that begin at the same time, in addition to those that callers ask for: each reads the store.
 const STARTING_AT_ONCE: usize = 32;
+/// Vaults of which it is looked at once what they have to go on with.
+const LOOKED_AT_ONCE: usize = 1_000;
 
 pub struct VaultDirectory;
 
@@ -56,6 +64,13 @@ pub struct DirectoryState {
     /// Who waits for the end of an actor.
     ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
     failures: HashMap<VaultId, u32>,
+    /// Those that came here with too many others for all to begin. An actor is to begin where there is something to go on
+    /// with.
+    unseen: BTreeSet<VaultId>,
+    /// Some of them are being looked at, or will be after a pause.
+    is_looking: bool,
+    /// How often in a row that failed.
+    failed_looks: u32,
     /// Whose actors are to begin, in this order; some may have by now, or be gone.
     due: VecDeque<VaultId>,
     /// Whose actors have not begun yet.
@@ -90,6 +105,9 @@ impl Actor for VaultDirectory {
             ids: HashMap::new(),
             ended: HashMap::new(),
             failures: HashMap::new(),
+            unseen: BTreeSet::new(),
+            is_looking: false,
+            failed_looks: 0,
             due: VecDeque::new(),
             starting: HashSet::new(),
             refused_looks: Arc::default(),
@@ -126,7 +144,16 @@ impl Actor for VaultDirectory {
                 let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
             Msg::CreateVault(new) => state.maker.begin(*new),
-            Msg::RestartDue(vault) | Msg::LeaseChanged(vault) => state.reconcile(&myself, vault),
+            Msg::LeaseChanged(vault) => state.reconcile(&myself, vault),
+            Msg::RestartDue(vault) => {
+                state.due.push_back(vault);
+                state.start_due(&myself);
+            }
+            Msg::LookDue => {
+                state.is_looking = false;
+                state.look(&myself);
+            }
+            Msg::Looked(vaults, found) => state.looked(&myself, vaults, found),
             Msg::Ended(vault, reply) => {
                 if state.vaults.contains_key(&vault) {
                     state.ended.entry(vault).or_default().push(reply);
@@ -173,16 +200,68 @@ impl DirectoryState {
     /// would undo each other's work.
     fn reconcile(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
         let lease = self.services.held_leases.get(LeaseScope::Vault(vault));
+        if lease.is_none() {
+            self.failures.remove(&vault);
+            self.unseen.remove(&vault);
+        }
         if let Some((actor, version)) = self.vaults.get(&vault) {
             if lease.as_ref().map(|lease| lease.version()) != Some(*version) {
                 // Its work has no effect. The next one starts after its end.
                 actor.kill();
             }
+        } else if self.starting.len() < STARTING_AT_ONCE && self.due.is_empty() {
+            self.start(myself, vault);
         } else if lease.is_some() {
-            self.due.push_back(vault);
-            self.start_due(myself);
-        } else {
-            self.failures.remove(&vault);
+            self.unseen.insert(vault);
+            self.look(myself);
+        }
+    }
+
+    /// Finds out which of those that came here together have something to go on with.
+    fn look(&mut self, myself: &ActorRef<Msg>) {
+        if self.is_looking || self.unseen.is_empty() {
+            return;
+        }
+        self.is_looking = true;
+        let rest = match self.unseen.iter().nth(LOOKED_AT_ONCE).copied() {
+            Some(first) => self.unseen.split_off(&first),
+            None => BTreeSet::new(),
+        };
+        let vaults = std::mem::replace(&mut self.unseen, rest);
+        let (services, directory) = (Arc::clone(&self.services), myself.clone());
+        tokio::spawn(async move {
+            let found = contained(unfinished::among(&services, &vaults)).await;
+            let _ = directory.cast(Msg::Looked(vaults, found));
+        });
+    }
+
+    fn looked(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        vaults: BTreeSet<VaultId>,
+        found: Result<BTreeSet<VaultId>, Fault>,
+    ) {
+        match found {
+            Ok(found) => {
+                self.failed_looks = 0;
+                self.is_looking = false;
+                self.due.extend(found);
+                self.start_due(myself);
+                self.look(myself);
+            }
+            Err(fault) => {
+                // Once an outage is enough.
+                if self.failed_looks == 0 {
+                    tracing::warn!(
+                        ?fault,
+                        "failed to read what vaults have to go on with; retrying"
+                    );
+                }
+                self.failed_looks = self.failed_looks.saturating_add(1);
+                self.unseen.extend(vaults);
+                let pause = self.services.backoff(self.failed_looks);
+                myself.send_after(pause, || Msg::LookDue);
+            }
         }
     }
 

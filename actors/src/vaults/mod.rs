@@ -9,6 +9,7 @@ pub mod directory;
 pub mod gaps;
 pub mod management;
 pub mod speed_ups;
+pub mod unfinished;
 pub mod vault;
 pub mod vault_actors;
 pub mod wallets;

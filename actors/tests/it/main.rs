@@ -60,6 +60,7 @@ mod lists;
 #[path = "../../../tests/support/log.rs"]
 mod log;
 mod many_refusals;
+mod many_vaults;
 mod nodes;
 mod nonces;
 mod numbered_double;

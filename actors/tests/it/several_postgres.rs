@@ -1,15 +1,13 @@
 //! Several orchestrators on a real PostgreSQL: what must hold on any store that can be shared.
 
-use std::{ops::Range, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use covault_actors::store::{Batch, Key, KeySpace, Precondition, Store};
-use covault_core::ids::VaultId;
 use futures::{StreamExt as _, stream};
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::{
     delayed_port::DelayedPort,
+    many_vaults::{copy_vault, numbered},
     postgres::Postgres,
     processes::{Process, world_on, world_on_database},
     several::{commit_in_flight, kill, leave, spread, stalled_owner, stop, under_load},
@@ -132,45 +130,6 @@ async fn transfers__should_be_measured_behind_a_delay() {
     }
 }
 
-/// Names of one length.
-fn numbered(number: usize) -> String {
-    format!("v{number:09}")
-}
-
-/// Rows of vaults that are as this one, but for their ids and names: what a vault costs to make is not what is
-/// measured.
-async fn copy_vault(store: &dyn Store, template: VaultId, numbers: Range<usize>) {
-    let value = async |space, key: &[u8]| {
-        let row = store.get(&Key::new(space, &[key])).await;
-        row.unwrap().unwrap().value
-    };
-    let (id, name) = (template.as_bytes().as_slice(), numbered(0));
-    let row = value(KeySpace::Vault, id).await;
-    let name_row = value(KeySpace::VaultName, name.as_bytes()).await;
-    let replaced = |from: &[u8], to: &[u8], row: &mut [u8]| {
-        let place = row.windows(from.len()).position(|window| window == from);
-        let place = place.unwrap();
-        row[place..place + to.len()].copy_from_slice(to);
-    };
-    for some in numbers.collect::<Vec<_>>().chunks(5_000) {
-        let mut batch = Batch::new();
-        for number in some {
-            let digest = Sha256::digest(number.to_be_bytes());
-            let (id_of_copy, name_of_copy) = (&digest[..16], numbered(*number));
-            let mut copy = row.clone();
-            replaced(id, id_of_copy, &mut copy);
-            replaced(name.as_bytes(), name_of_copy.as_bytes(), &mut copy);
-            let key = Key::new(KeySpace::Vault, &[id_of_copy]);
-            batch.put(key, Precondition::Absent, copy);
-            let key = Key::new(KeySpace::VaultName, &[name_of_copy.as_bytes()]);
-            let mut copy = name_row.clone();
-            replaced(id, id_of_copy, &mut copy);
-            batch.put(key, Precondition::Absent, copy);
-        }
-        store.commit(batch).await.unwrap();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: just measure-vaults"]
 #[expect(clippy::disallowed_methods, reason = "how many there are to be")]
@@ -194,15 +153,23 @@ async fn vaults__should_be_measured_while_they_move() {
     let template = zero.vault(&numbered(0)).await;
     let last = zero.vault("last").await;
     let from = zero.evm_wallet(last).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let unfinished = zero.create(&from).await;
+    while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     zero.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
     copy_vault(&*world.store, template, 1..vaults - 1).await;
 
-    let mut one = Process::start(&world).await;
+    let (mut one, begun) = (Process::start(&world).await, Instant::now());
     let_run(&one);
     until(&format!("a process starts with {vaults} vaults"), &|| {
         here(&one) == vaults
     })
     .await;
+    assert!(one.outcome(&unfinished).await);
+    eprintln!("what was unfinished is signed: {:?}", begun.elapsed());
     let two = Process::start(&world).await;
     let_run(&two);
     until("half of them move to a second process", &|| {
