@@ -138,7 +138,7 @@ impl InFlight {
         let token = self.token.lock().as_ref().map(|(token, _)| *token);
         let mut more = self.bytes.take(token.as_slice(), bytes).map_err(|_| {
             meter::refused(Refused::Bytes);
-            Fault::unavailable(
+            busy(
                 "the requests in progress, in total or with this token, exceed the memory limit; try again",
             )
         })?;
@@ -179,7 +179,7 @@ impl Admission {
             .try_acquire_owned()
             .map_err(|_| {
                 meter::refused(Refused::InFlight);
-                Fault::unavailable("too many requests are in progress; try again")
+                busy("too many requests are in progress; try again")
             })?;
         Ok(InFlight {
             _place: place,
@@ -230,9 +230,7 @@ impl Admission {
         let place = self.listeners.take(&[token], 1);
         let place = place.map_err(|_| {
             meter::refused(Refused::Listeners);
-            Fault::unavailable(
-                "too many event listeners, in total or with this token; try again later",
-            )
+            busy("too many event listeners, in total or with this token; try again later")
         })?;
         let unread = self.unread.take(&[token], LISTENER_BYTES);
         Ok(ListenerPlace {
@@ -280,9 +278,12 @@ impl Admission {
 
 fn unread_fault() -> Fault {
     meter::refused(Refused::Bytes);
-    Fault::unavailable(
-        "the unread responses to this token exceed the limit; read them and try again",
-    )
+    busy("the unread responses to this token exceed the limit; read them and try again")
+}
+
+/// There is too much to do, and nothing is wrong.
+fn busy(sentence: &str) -> Fault {
+    Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds: 1 })
 }
 
 fn limited(what: &str, wait: Duration) -> CallRefusal {

@@ -6,6 +6,7 @@ pub mod admission;
 pub mod auth;
 pub mod headers;
 pub mod meter;
+pub mod overload;
 
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

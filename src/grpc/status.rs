@@ -5,7 +5,7 @@ use covault_core::fault::Class;
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use crate::{
-    api::{self, admission::CallRefusal, headers},
+    api::{self, admission::CallRefusal, headers, overload},
     telemetry::ACCESS,
 };
 
@@ -14,7 +14,8 @@ pub fn of(refusal: impl Into<CallRefusal>, request_id: &str) -> Status {
     let CallRefusal { fault, retry_after } = refusal.into();
     let code = code(fault.class());
     let (error_code, field) = (fault.stable_code(), fault.path());
-    if matches!(code, Code::Internal | Code::Unavailable) {
+    let is_of_server = matches!(code, Code::Internal | Code::Unavailable);
+    if is_of_server && !overload::is_no_trouble(&fault) {
         tracing::error!(request_id, ?code, error_code, field, ?fault, "call failed");
     } else {
         tracing::debug!(target: ACCESS, request_id, ?code, error_code, field, ?fault, "call refused");

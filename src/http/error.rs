@@ -14,7 +14,7 @@ use covault_core::{
 use serde::Serialize;
 
 use crate::{
-    api::{self, admission::CallRefusal, headers},
+    api::{self, admission::CallRefusal, headers, overload},
     telemetry::ACCESS,
 };
 
@@ -164,7 +164,7 @@ impl HttpError {
     fn log(&self, request_id: &str) {
         let (fault, status) = (&self.fault, self.status.as_u16());
         let (error_code, field) = (fault.stable_code(), fault.path());
-        if self.status.is_server_error() {
+        if self.status.is_server_error() && !overload::is_no_trouble(fault) {
             tracing::error!(
                 request_id,
                 status,

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use covault_core::{
-    fault::Fault,
+    fault::{Fault, FaultCode},
     ids::{TokenId, VaultId},
 };
 use parking_lot::Mutex;
@@ -70,7 +70,7 @@ impl<P: Copy + Eq + Hash> Shares<P> {
         let has_its_share =
             |(at, party): (usize, &P)| (at == 0 || !is_small) && has_its_share(taken.held(party));
         if parties.iter().enumerate().any(has_its_share) {
-            return Err(Fault::unavailable(
+            return Err(busy(
                 "too many requests of this token or vault are in progress, and the remaining capacity is reserved \
                  for others; try again later",
             ));
@@ -157,7 +157,11 @@ impl<P: Copy + Eq + Hash> Drop for Share<P> {
 
 /// The service has as much to do as it may take on; no limit of a caller's.
 pub fn too_many() -> Fault {
-    Fault::unavailable("too many requests are in progress; try again later")
+    busy("too many requests are in progress; try again later")
+}
+
+fn busy(sentence: &str) -> Fault {
+    Fault::unavailable(sentence).with_code(FaultCode::Busy { seconds: 1 })
 }
 
 #[cfg(test)]

@@ -1,0 +1,85 @@
+//! What the log says of calls that fail though nothing is wrong: thousands may do so each second, and writing a line about
+//! each would be work taken from the others.
+
+use std::time::Duration;
+
+use covault_core::fault::{Fault, FaultCode};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Calls that are refused within so long share a line.
+const APART: Duration = Duration::from_secs(10);
+
+/// Calls that were refused, and when that was last said.
+#[derive(Default)]
+struct RefusedCalls {
+    said: Option<Instant>,
+    since: u64,
+}
+
+impl RefusedCalls {
+    /// One more; how many there are to tell of, when it is time.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.since = self.since.saturating_add(1);
+        if self
+            .said
+            .is_some_and(|said| now.duration_since(said) < APART)
+        {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.since))
+    }
+}
+
+/// Whether nothing is wrong where a call fails with this: there is too much to do, which is said once for many, or its
+/// request continues.
+pub fn is_no_trouble(fault: &Fault) -> bool {
+    static REFUSED: Mutex<RefusedCalls> = Mutex::new(RefusedCalls {
+        said: None,
+        since: 0,
+    });
+    match fault.code() {
+        FaultCode::Busy { .. } => {
+            let count = REFUSED.lock().count(Instant::now());
+            if let Some(calls) = count {
+                tracing::warn!(
+                    calls,
+                    last = fault.message(),
+                    "calls are refused: there is too much to do"
+                );
+            }
+            true
+        }
+        FaultCode::StillPending => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_calls__should_share_a_line_each_ten_seconds() {
+        let (begun, mut calls) = (Instant::now(), RefusedCalls::default());
+        let mut count = |ms| calls.count(begun + Duration::from_millis(ms));
+        assert_eq!(count(0), Some(1));
+        assert_eq!(count(1), None);
+        assert_eq!(count(9_999), None);
+        assert_eq!(count(10_000), Some(3));
+        assert_eq!(count(10_001), None);
+        assert_eq!(count(60_000), Some(2));
+    }
+
+    #[test]
+    fn trouble__should_be_what_an_operator_can_mend() {
+        let fault = |code| Fault::unavailable("no").with_code(code);
+        assert!(is_no_trouble(&fault(FaultCode::Busy { seconds: 1 })));
+        assert!(is_no_trouble(&fault(FaultCode::StillPending)));
+        assert!(!is_no_trouble(&fault(FaultCode::StoreUnavailable)));
+        assert!(!is_no_trouble(&fault(FaultCode::NotEnoughSigners)));
+        assert!(!is_no_trouble(&Fault::bug("no")));
+    }
+}
