@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use covault_core::fault::{Fault, FaultCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::headers::CODE;
 
 /// Calls that are refused within so long share a line.
 const APART: Duration = Duration::from_secs(10);
@@ -56,10 +59,19 @@ pub fn is_no_trouble(fault: &Fault) -> bool {
     }
 }
 
+/// The same of an answer, by the code in its headers.
+pub fn is_no_trouble_answer(headers: &HeaderMap) -> bool {
+    let codes = [FaultCode::Busy { seconds: 0 }, FaultCode::StillPending];
+    let mut names = codes.into_iter().filter_map(FaultCode::name);
+    let code = headers.get(CODE);
+    code.is_some_and(|code| names.any(|name| code == name))
+}
+
 #[cfg(test)]
 #[allow(non_snake_case, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::api::headers::mark_error;
 
     #[test]
     fn refused_calls__should_share_a_line_each_ten_seconds() {
@@ -75,11 +87,19 @@ mod tests {
 
     #[test]
     fn trouble__should_be_what_an_operator_can_mend() {
-        let fault = |code| Fault::unavailable("no").with_code(code);
-        assert!(is_no_trouble(&fault(FaultCode::Busy { seconds: 1 })));
-        assert!(is_no_trouble(&fault(FaultCode::StillPending)));
-        assert!(!is_no_trouble(&fault(FaultCode::StoreUnavailable)));
-        assert!(!is_no_trouble(&fault(FaultCode::NotEnoughSigners)));
-        assert!(!is_no_trouble(&Fault::bug("no")));
+        let of_code = |code| Fault::unavailable("no").with_code(code);
+        for (fault, is_none) in [
+            (of_code(FaultCode::Busy { seconds: 1 }), true),
+            (of_code(FaultCode::StillPending), true),
+            (of_code(FaultCode::StoreUnavailable), false),
+            (of_code(FaultCode::NotEnoughSigners), false),
+            (Fault::bug("no"), false),
+        ] {
+            assert_eq!(is_no_trouble(&fault), is_none, "{fault:?}");
+            let mut headers = HeaderMap::new();
+            assert!(!is_no_trouble_answer(&headers));
+            mark_error(&fault, fault.stable_code(), &mut headers);
+            assert_eq!(is_no_trouble_answer(&headers), is_none, "{fault:?}");
+        }
     }
 }

@@ -39,6 +39,7 @@ use crate::{
         admission::{CallRefusal, InFlight},
         headers::{self, REQUEST_ID, RequestId},
         meter::{MeasuredCall, NO_OPERATION, Transport},
+        overload,
     },
     shutdown::StopSignal,
     telemetry::ACCESS,
@@ -363,7 +364,8 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
     } else if matches!(
         code,
         Code::Internal | Code::Unavailable | Code::Unknown | Code::DataLoss
-    ) {
+    ) && !overload::is_no_trouble_answer(response.headers())
+    {
         tracing::info!(target: ACCESS, request_id = id, path, ?code, ms, "answered");
     } else {
         tracing::debug!(target: ACCESS, request_id = id, path, ?code, ms, "answered");

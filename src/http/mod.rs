@@ -39,6 +39,7 @@ use crate::api::{
     admission::{AnswerShare, CallRefusal, InFlight},
     headers::{self, REQUEST_ID, RequestId},
     meter::{MeasuredCall, NO_OPERATION, Transport},
+    overload,
 };
 use crate::{grpc, shutdown::StopSignal, telemetry::ACCESS};
 
@@ -388,7 +389,9 @@ async fn assign_request_id(
     let is_health = matches!(path.as_str(), "/livez" | "/readyz");
     if is_health {
         tracing::trace!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
-    } else if response.status().is_server_error() {
+    } else if response.status().is_server_error()
+        && !overload::is_no_trouble_answer(response.headers())
+    {
         tracing::info!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
     } else {
         tracing::debug!(target: ACCESS, request_id = id, %method, path, status, ms, "answered");
