@@ -140,8 +140,12 @@ pub async fn stop(world: &World) {
     let two = Process::start(world).await;
     world.signers.silent.store(true, Ordering::SeqCst);
     let pending = one.create(&address).await;
-    one.stop().await;
+    while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // That call gets no answer any more; those of the other one do.
     world.signers.silent.store(false, Ordering::SeqCst);
+    one.stop().await;
     // Its clock does not move: nothing is waited for.
     assert_eq!(two.monotonic.0.load(Ordering::SeqCst), 0);
     assert_eq!(owned(world, vault, &[&two]).await, 0);
