@@ -92,10 +92,13 @@ impl SignerCluster for ClusterSigners {
     async fn tell_of_rejection(
         &self,
         rejection: &Rejection,
+        session: SessionId,
         holders: &[NodeId],
     ) -> Result<(), Fault> {
-        let cluster = &self.cluster;
-        cluster.tell_of_rejection(rejection, holders, TELLING).await
+        let told = self
+            .cluster
+            .tell_of_rejection(rejection, session, holders, TELLING);
+        told.await
     }
 
     fn foresee(&self, request: &ForeseenRequest<'_>) -> Result<(), Fault> {

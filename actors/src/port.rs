@@ -197,14 +197,16 @@ pub trait SignerCluster: Send + Sync {
         Ok(None)
     }
 
-    /// Tells holders of shares what a person has rejected. They verify it themselves, and never sign it then.
-    /// Those that are away may not hear of it.
+    /// Tells holders of shares what a person has rejected, in a session of its own. They verify it themselves, and never sign
+    /// it then. Those that are away may not hear of it.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] when it could not be sent to all of them.
+    /// [`covault_core::fault::Class::Unavailable`] when it could not be sent to all of them, or is not on the disk of one that
+    /// is live.
     async fn tell_of_rejection(
         &self,
         rejection: &Rejection,
+        session: SessionId,
         holders: &[NodeId],
     ) -> Result<(), Fault>;
 

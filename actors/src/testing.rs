@@ -5,6 +5,7 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     fault::Fault,
+    ids::SessionId,
     networks::{Payload, VerifiedSignatures},
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
@@ -294,7 +295,12 @@ impl SignerCluster for NoSigners {
         Err(nobody())
     }
 
-    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
+    async fn tell_of_rejection(
+        &self,
+        _: &Rejection,
+        _: SessionId,
+        _: &[NodeId],
+    ) -> Result<(), Fault> {
         Err(nobody())
     }
 

@@ -1,8 +1,9 @@
-//! Marks that a node's operator puts, or the node itself: empty files in a folder of the node's folder, which only root and the node's user
-//! can write to. What cannot be looked at counts as marked.
+//! Marks that a node's operator puts, or the node itself: files in a folder of the node's folder, which only root and the node's user
+//! can write to. That one is there is all that it says; some have a line in them for who counts them. What cannot be looked at counts as marked.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     os::unix::fs::{MetadataExt as _, fchown},
     path::{Path, PathBuf},
 };
@@ -36,14 +37,15 @@ impl MarkFolder {
     /// # Errors
     /// When the disk fails, or the folder is a link or no folder.
     pub(crate) fn put(&self, mark: &str) -> io::Result<()> {
-        self.put_all(&[mark.to_owned()])
+        self.put_all(&[mark.to_owned()], "")
     }
 
-    /// Puts several marks with one look after their folder. On disk when it returns; when it fails, some of them may be.
+    /// Puts several marks with this in them, with one look after their folder. On disk when it returns; when it fails, some
+    /// of them may be.
     ///
     /// # Errors
     /// As [`MarkFolder::put`].
-    fn put_all(&self, marks: &[String]) -> io::Result<()> {
+    fn put_all(&self, marks: &[String], content: &str) -> io::Result<()> {
         // Root puts marks, and the node's user may have put a link where they go: none is followed.
         let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = open(&self.node_folder, a_folder, Mode::empty())?;
@@ -67,7 +69,11 @@ impl MarkFolder {
         let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         for mark in marks {
             match openat(&folder, mark.as_str(), new, Mode::from_raw_mode(0o644)) {
-                Ok(file) => fsync(&file)?,
+                Ok(file) => {
+                    let mut file = fs::File::from(file);
+                    file.write_all(content.as_bytes())?;
+                    file.sync_all()?;
+                }
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -81,15 +87,16 @@ impl MarkFolder {
     /// # Errors
     /// As [`MarkFolder::put`].
     pub(crate) fn put_for_the_node(&self, mark: &str) -> io::Result<()> {
-        self.put_all_for_the_node(&[mark.to_owned()])
+        self.put_all_for_the_node(&[mark.to_owned()], "")
     }
 
-    /// Puts several marks to a folder in which the node's user puts marks and takes them away, also where root puts these.
+    /// Puts several marks with this in them to a folder in which the node's user puts marks and takes them away, also where
+    /// root puts these.
     ///
     /// # Errors
     /// As [`MarkFolder::put`]; some of them may be on disk.
-    pub(crate) fn put_all_for_the_node(&self, marks: &[String]) -> io::Result<()> {
-        self.put_all(marks)?;
+    pub(crate) fn put_all_for_the_node(&self, marks: &[String], content: &str) -> io::Result<()> {
+        self.put_all(marks, content)?;
         let owner = fs::metadata(&self.node_folder)?;
         let a_folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = fs::File::from(open(self.path(), a_folder, Mode::empty())?);
@@ -124,6 +131,14 @@ impl MarkFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// What is in a mark.
+    ///
+    /// # Errors
+    /// When it is not there or cannot be read as text.
+    pub(crate) fn content(&self, mark: &str) -> io::Result<String> {
+        fs::read_to_string(self.path().join(mark))
     }
 
     /// All marks whose names are text.

@@ -4,10 +4,11 @@
 //! first are the operator's; nothing that comes over the bus makes or removes one, so an orchestrator that withholds a
 //! person's rejection cannot get the node to sign. The second the node makes itself when an orchestrator passes on what a
 //! person has signed, and for requests of the vault that was signed with it: a person of one vault stops nothing of another.
-//! What cannot be looked at is not signed.
+//! Each has the person's name in it: rejections are counted by person, so that nobody uses up the room of others.
+//! What cannot be looked at is not signed, and what cannot be written down is obeyed until the node stops.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     path::Path,
     sync::Arc,
@@ -23,9 +24,11 @@ use crate::marks::MarkFolder;
 
 const VETOED: &str = "vetoed";
 const REJECTED: &str = "rejected";
-/// Most rejections of one vault that are kept: who may reject could fill the disk otherwise. The operator's vetoes have no
-/// bound.
-const MAX_REJECTED: usize = 20_000;
+/// Most rejections of one vault that are kept of one person, who could fill the disk otherwise. The operator's vetoes have
+/// no bound.
+const MAX_OF_PERSON: usize = 20_000;
+/// Rejections of one person that are written down before others have their turn: as many as one signature is about.
+const WRITTEN_AT_ONCE: usize = covault_core::approval::MAX_LIST;
 
 /// Why a request is never signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,54 +44,53 @@ pub enum Veto {
 pub struct RejectionOutcome {
     /// Requests that were not rejected before.
     pub marked: Vec<RequestId>,
-    /// Requests that are not rejected: too many of their vault are. The operator can veto them.
+    /// Requests that are not rejected: the person has rejected too many of their vault. The operator can veto them.
     pub no_room: Vec<RequestId>,
+}
+
+/// Whose rejections, and of which vault.
+type RejectedBy = (VaultId, Arc<str>);
+
+/// A request that is rejected, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedRequest {
+    /// The vault that was signed with it.
+    pub vault: VaultId,
+    /// It.
+    pub request: RequestId,
+    /// Who has rejected it.
+    pub person: Arc<str>,
+}
+
+#[derive(Default)]
+struct Rejections {
+    /// In force and not on disk.
+    unwritten: BTreeMap<RejectedBy, BTreeSet<RequestId>>,
+    /// How many are on disk, once they were counted.
+    written: Option<HashMap<RejectedBy, usize>>,
+}
+
+impl Rejections {
+    fn has_unwritten(&self, vault: VaultId, request: RequestId) -> bool {
+        let mut all = self.unwritten.iter();
+        all.any(|((of, _), requests)| *of == vault && requests.contains(&request))
+    }
+
+    fn count(&self, by: &RejectedBy) -> usize {
+        let written = self.written.as_ref().and_then(|written| written.get(by));
+        let unwritten = self.unwritten.get(by).map_or(0, BTreeSet::len);
+        unwritten.saturating_add(written.copied().unwrap_or_default())
+    }
 }
 
 /// What one node never signs.
 pub struct VetoStore {
     vetoed: MarkFolder,
     rejected: MarkFolder,
-    /// How many rejections of each vault there are, once they were counted.
-    counts: Mutex<Option<HashMap<String, usize>>>,
-    /// Vaults of which no more rejections are kept.
-    full: Mutex<HashSet<VaultId>>,
-    /// Rejections on their way to the disk, and how often each is.
-    begun: Mutex<HashMap<(VaultId, RequestId), usize>>,
+    rejections: Mutex<Rejections>,
+    /// One thread at a time writes rejections down.
+    writing: Mutex<()>,
     most: usize,
-}
-
-/// A person's rejection on its way to the disk: in force as long as this lives, and for good once it is written.
-pub struct BegunRejection {
-    store: Arc<VetoStore>,
-    vault: VaultId,
-    requests: BTreeSet<RequestId>,
-}
-
-impl BegunRejection {
-    /// As [`VetoStore::reject`].
-    ///
-    /// # Errors
-    /// As [`VetoStore::reject`].
-    pub fn write(self) -> Result<RejectionOutcome, Fault> {
-        let requests = Vec::from_iter(self.requests.iter().copied());
-        self.store.reject(self.vault, &requests)
-    }
-}
-
-impl Drop for BegunRejection {
-    fn drop(&mut self) {
-        let mut begun = self.store.begun.lock();
-        for request in &self.requests {
-            let of = (self.vault, *request);
-            match begun.get_mut(&of) {
-                Some(count) if *count > 1 => *count -= 1,
-                _ => {
-                    begun.remove(&of);
-                }
-            }
-        }
-    }
 }
 
 fn mark(vault: VaultId, request: RequestId) -> String {
@@ -99,39 +101,26 @@ fn failed(cause: io::Error) -> Fault {
     Fault::unavailable("the vetoes of this node cannot be read or written").caused_by(cause)
 }
 
+/// Says in the log of the node which request a person has rejected, once that is on disk.
+pub fn log_rejected(node: &str, rejected: &RejectedRequest) {
+    let RejectedRequest {
+        vault,
+        request,
+        person,
+    } = rejected;
+    tracing::warn!(node, %request, %vault, %person, "request rejected by a person: this node never signs it");
+}
+
 impl VetoStore {
     /// Of the node with this folder, which must be there.
     pub fn of(node_folder: &Path) -> Self {
         Self {
             vetoed: MarkFolder::new(node_folder, VETOED),
             rejected: MarkFolder::new(node_folder, REJECTED),
-            counts: Mutex::default(),
-            full: Mutex::default(),
-            begun: Mutex::default(),
-            most: MAX_REJECTED,
+            rejections: Mutex::default(),
+            writing: Mutex::default(),
+            most: MAX_OF_PERSON,
         }
-    }
-
-    /// A person rejects requests of a vault; who calls this has verified that. In force at once, before the disk has taken
-    /// its time.
-    #[must_use]
-    pub fn begin(self: &Arc<Self>, vault: VaultId, requests: &[RequestId]) -> BegunRejection {
-        let requests: BTreeSet<_> = requests.iter().copied().collect();
-        let mut begun = self.begun.lock();
-        for request in &requests {
-            *begun.entry((vault, *request)).or_default() += 1;
-        }
-        drop(begun);
-        BegunRejection {
-            store: Arc::clone(self),
-            vault,
-            requests,
-        }
-    }
-
-    /// Whether it is known that no more rejections of a vault are kept.
-    pub(crate) fn is_full(&self, vault: VaultId) -> bool {
-        self.full.lock().contains(&vault)
     }
 
     /// The operator vetoes a request for good. On disk, and so in force, when it returns.
@@ -142,68 +131,107 @@ impl VetoStore {
         self.vetoed.put(&request.to_string()).map_err(failed)
     }
 
-    /// A person rejects requests of a vault for good; who calls this has verified that. On disk when it returns: each of them
-    /// takes the disk its time.
-    ///
-    /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] when the disk fails: some of them may be rejected then.
-    pub fn reject(
-        &self,
-        vault: VaultId,
-        requests: &[RequestId],
-    ) -> Result<RejectionOutcome, Fault> {
-        let mut counts = self.counts.lock();
-        let mut outcome = RejectionOutcome::default();
-        let requests: BTreeSet<_> = requests.iter().copied().collect();
-        for request in requests {
-            let known = self.rejected.is_there(&mark(vault, request));
-            if !known.map_err(failed)? {
-                outcome.marked.push(request);
-            }
+    /// A person rejects requests of a vault for good; who calls this has verified that, and calls [`Self::write`] next. In
+    /// force at once, and as long as this lives also where the disk fails.
+    pub fn reject(&self, vault: VaultId, person: &str, requests: &[RequestId]) -> RejectionOutcome {
+        let by: RejectedBy = (vault, person.into());
+        // Held while the disk is looked at, so that nothing is counted twice that is being written.
+        let mut rejections = self.rejections.lock();
+        // Where that cannot be told it is not signed anyway, and written down when it can.
+        let on_disk = |it: RequestId| matches!(self.rejected.is_there(&mark(vault, it)), Ok(true));
+        let is_new = |it: &RequestId| !rejections.has_unwritten(vault, *it) && !on_disk(*it);
+        let new: BTreeSet<_> = requests.iter().copied().filter(is_new).collect();
+        let mut marked = Vec::from_iter(new);
+        let room = self.most.saturating_sub(rejections.count(&by));
+        let no_room = marked.split_off(room.min(marked.len()));
+        if !marked.is_empty() {
+            let unwritten = rejections.unwritten.entry(by).or_default();
+            unwritten.extend(&marked);
         }
-        if outcome.marked.is_empty() {
-            return Ok(outcome);
-        }
-        let counts = match &mut *counts {
-            Some(known) => known,
-            unknown => {
-                let mut found = HashMap::new();
-                for mark in self.rejected.all().map_err(failed)? {
-                    if let Some((vault, _)) = mark.split_once('.') {
-                        *found.entry(vault.to_owned()).or_insert(0) += 1;
-                    }
-                }
-                unknown.insert(found)
-            }
-        };
-        let known = counts.entry(vault.to_string()).or_insert(0);
-        let room = self.most.saturating_sub(*known).min(outcome.marked.len());
-        outcome.no_room = outcome.marked.split_off(room);
-        if !outcome.no_room.is_empty() {
-            self.full.lock().insert(vault);
-        }
-        // Also before it fails: those that are on disk by then count.
-        *known = known.saturating_add(room);
-        let marks: Vec<_> = outcome.marked.iter().map(|it| mark(vault, *it)).collect();
-        if !marks.is_empty() {
-            // Root puts those of a file, and the node goes on with its own.
-            self.rejected.put_all_for_the_node(&marks).map_err(failed)?;
-        }
-        Ok(outcome)
+        RejectionOutcome { marked, no_room }
     }
 
-    /// Whether all of these requests of a vault are rejected.
+    /// Whether rejections are in force that are not on disk.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.rejections.lock().unwritten.is_empty()
+    }
+
+    /// Writes down all rejections that are not, and tells of each that it has. Each takes the disk its time. Those that it
+    /// fails for stay in force, for the next call.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails.
+    pub fn write(&self, mut written: impl FnMut(&RejectedRequest)) -> Result<(), Fault> {
+        let _writing = self.writing.lock();
+        if !self.has_unwritten() {
+            return Ok(());
+        }
+        let is_counted = self.rejections.lock().written.is_some();
+        if !is_counted {
+            let found = self.on_disk().map_err(failed)?;
+            self.rejections.lock().written = Some(found);
+        }
+        while self.has_unwritten() {
+            let turn = |(by, requests): (&RejectedBy, &BTreeSet<RequestId>)| {
+                let these = requests.iter().copied().take(WRITTEN_AT_ONCE);
+                (by.clone(), Vec::from_iter(these))
+            };
+            let turns: Vec<_> = self.rejections.lock().unwritten.iter().map(turn).collect();
+            for (by, requests) in turns {
+                let (vault, person) = &by;
+                let marks: Vec<_> = requests.iter().map(|it| mark(*vault, *it)).collect();
+                // Root puts those of a file, and the node goes on with its own.
+                let put = self.rejected.put_all_for_the_node(&marks, person);
+                put.map_err(failed)?;
+                self.note_written(&by, &requests);
+                for request in requests {
+                    written(&RejectedRequest {
+                        vault: *vault,
+                        request,
+                        person: Arc::clone(person),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_written(&self, by: &RejectedBy, requests: &[RequestId]) {
+        let mut rejections = self.rejections.lock();
+        let Rejections { unwritten, written } = &mut *rejections;
+        if let Some(rest) = unwritten.get_mut(by) {
+            rest.retain(|it| !requests.contains(it));
+            if rest.is_empty() {
+                unwritten.remove(by);
+            }
+        }
+        let count = written.get_or_insert_default().entry(by.clone());
+        let count = count.or_default();
+        *count = count.saturating_add(requests.len());
+    }
+
+    fn on_disk(&self) -> io::Result<HashMap<RejectedBy, usize>> {
+        let mut found: HashMap<RejectedBy, usize> = HashMap::new();
+        for mark in self.rejected.all()? {
+            let vault = mark.split_once('.').map(|(vault, _)| vault.parse());
+            let Some(Ok(vault)) = vault else { continue };
+            // Root's may not be readable: they are counted for nobody.
+            let person = self.rejected.content(&mark).unwrap_or_default();
+            let count = found.entry((vault, person.into())).or_default();
+            *count = count.saturating_add(1);
+        }
+        Ok(found)
+    }
+
+    /// Whether all of these requests of a vault are rejected, and on disk.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when that cannot be told.
-    pub(crate) fn are_rejected(
-        &self,
-        vault: VaultId,
-        requests: &[RequestId],
-    ) -> Result<bool, Fault> {
+    pub fn are_written(&self, vault: VaultId, requests: &[RequestId]) -> Result<bool, Fault> {
         for request in requests {
+            let is_unwritten = self.rejections.lock().has_unwritten(vault, *request);
             let known = self.rejected.is_there(&mark(vault, *request));
-            if !known.map_err(failed)? {
+            if !known.map_err(failed)? || is_unwritten {
                 return Ok(false);
             }
         }
@@ -218,7 +246,8 @@ impl VetoStore {
         if self.vetoed.is_there(&request.to_string()).map_err(failed)? {
             return Ok(Some(Veto::Operator));
         }
-        if self.begun.lock().contains_key(&(vault, request)) {
+        // First in memory: what is written meanwhile is on disk by then.
+        if self.rejections.lock().has_unwritten(vault, request) {
             return Ok(Some(Veto::Person));
         }
         let rejected = self.rejected.is_there(&mark(vault, request));
@@ -263,88 +292,136 @@ mod tests {
         assert!(store.veto(request(2)).is_err());
     }
 
-    #[test]
-    fn rejection__should_be_in_force_before_it_is_on_disk() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(VetoStore {
-            most: 1,
-            ..VetoStore::of(folder.path())
-        });
-        let of = |last: u8| store.of_request(vault(), request(last)).unwrap();
-        // The same comes twice, and one of them is not written.
-        let (one, other) = (
-            store.begin(vault(), &[request(1), request(2)]),
-            store.begin(vault(), &[request(1)]),
-        );
-        assert!(!store.are_rejected(vault(), &[request(1)]).unwrap());
-        assert_eq!(
-            (of(1), of(2), of(3)),
-            (Some(Veto::Person), Some(Veto::Person), None)
-        );
-        let elsewhere = VaultId::from_bytes([2; 16]);
-        assert_eq!(store.of_request(elsewhere, request(1)).unwrap(), None);
-        drop(one);
-        assert_eq!((of(1), of(2)), (Some(Veto::Person), None));
-        assert_eq!(other.write().unwrap().marked, [request(1)]);
-        assert_eq!(of(1), Some(Veto::Person));
-        // There is no room for another one, which is known from then on.
-        assert!(!store.is_full(vault()));
-        let outcome = store
-            .begin(vault(), &[request(1), request(2)])
-            .write()
-            .unwrap();
-        assert_eq!(
-            (outcome.marked, outcome.no_room),
-            (vec![], vec![request(2)])
-        );
-        assert_eq!((of(1), of(2)), (Some(Veto::Person), None));
-        assert!(store.is_full(vault()) && !store.is_full(elsewhere));
-        assert!(store.begun.lock().is_empty());
+    fn of(folder: &Path, most: usize) -> VetoStore {
+        VetoStore {
+            most,
+            ..VetoStore::of(folder)
+        }
+    }
+
+    fn write(store: &VetoStore) -> Result<Vec<(RequestId, String)>, Fault> {
+        let mut all = Vec::new();
+        store.write(|it| all.push((it.request, it.person.to_string())))?;
+        Ok(all)
+    }
+
+    /// Looking at rejections works, and writing them down does not, until the link is taken away.
+    fn break_disk(folder: &Path) {
+        std::os::unix::fs::symlink("/tmp", folder.join(REJECTED)).unwrap();
     }
 
     #[test]
-    fn rejections__should_be_kept_for_good_and_be_bounded_by_vault_and_apart_from_vetoes() {
+    fn rejection__should_be_in_force_before_it_is_on_disk_and_where_it_cannot_be_written() {
         let folder = tempfile::tempdir().unwrap();
-        let store = VetoStore {
-            most: 2,
-            ..VetoStore::of(folder.path())
-        };
-        let reject = |store: &VetoStore, vault, requests: &[u8]| {
+        let store = VetoStore::of(folder.path());
+        break_disk(folder.path());
+        let veto = |last: u8| store.of_request(vault(), request(last)).unwrap();
+        let both = [request(1), request(2)];
+        assert_eq!(store.reject(vault(), "treasurer", &both).marked, both);
+        // Told again, also by somebody else, it is no other one.
+        assert_eq!(
+            store.reject(vault(), "controller", &both),
+            RejectionOutcome::default()
+        );
+        for _ in 0..2 {
+            write(&store).unwrap_err();
+            assert_eq!(
+                (veto(1), veto(2), veto(3)),
+                (Some(Veto::Person), Some(Veto::Person), None)
+            );
+            assert!(store.has_unwritten() && !store.are_written(vault(), &both).unwrap());
+        }
+        let elsewhere = VaultId::from_bytes([2; 16]);
+        assert_eq!(store.of_request(elsewhere, request(1)).unwrap(), None);
+        fs::remove_file(folder.path().join(REJECTED)).unwrap();
+        let written = write(&store).unwrap();
+        assert_eq!(
+            written,
+            both.map(|request| (request, "treasurer".to_owned()))
+        );
+        assert!(!store.has_unwritten() && store.are_written(vault(), &both).unwrap());
+        assert_eq!(write(&store).unwrap(), []);
+        let store = VetoStore::of(folder.path());
+        assert!(store.are_written(vault(), &both).unwrap());
+        assert!(!store.are_written(vault(), &[request(3)]).unwrap());
+    }
+
+    #[test]
+    fn rejections__should_be_kept_for_good_and_be_bounded_by_person_and_vault() {
+        let folder = tempfile::tempdir().unwrap();
+        let reject = |store: &VetoStore, vault, person: &str, requests: &[u8]| {
             let requests: Vec<_> = requests.iter().map(|last| request(*last)).collect();
-            let RejectionOutcome { marked, no_room } = store.reject(vault, &requests).unwrap();
+            let RejectionOutcome { marked, no_room } = store.reject(vault, person, &requests);
             (marked.len(), no_room)
         };
-        assert_eq!(reject(&store, vault(), &[1]), (1, vec![]));
-        assert_eq!(reject(&store, vault(), &[1, 1]), (0, vec![]));
-        // Counted anew by who opens it, and as many taken as there is room for.
-        let store = VetoStore {
-            most: 2,
-            ..VetoStore::of(folder.path())
-        };
-        let three = [request(1), request(2), request(3)];
-        assert!(!store.are_rejected(vault(), &three[..2]).unwrap());
-        assert_eq!(reject(&store, vault(), &[1, 2, 3]), (1, vec![request(3)]));
-        assert_eq!(reject(&store, vault(), &[3]), (0, vec![request(3)]));
-        assert_eq!(reject(&store, vault(), &[2]), (0, vec![]));
-        assert!(store.are_rejected(vault(), &three[..2]).unwrap());
-        assert!(!store.are_rejected(vault(), &three).unwrap());
-        // Another vault has room of its own, and its requests are others.
+        let store = of(folder.path(), 2);
+        assert_eq!(reject(&store, vault(), "one", &[1, 1]), (1, vec![]));
+        // A disk that fails counts nothing twice and forgets nothing.
+        break_disk(folder.path());
+        write(&store).unwrap_err();
+        assert_eq!(reject(&store, vault(), "one", &[1, 2]), (1, vec![]));
+        write(&store).unwrap_err();
+        fs::remove_file(folder.path().join(REJECTED)).unwrap();
+        assert_eq!(
+            reject(&store, vault(), "one", &[2, 3]),
+            (0, vec![request(3)])
+        );
+        assert_eq!(write(&store).unwrap().len(), 2);
+        // Counted anew by who opens it.
+        for _ in 0..2 {
+            assert_eq!(reject(&store, vault(), "one", &[1, 2]), (0, vec![]));
+            assert_eq!(reject(&store, vault(), "one", &[3]), (0, vec![request(3)]));
+        }
+        // Another person and another vault have room of their own.
+        let store = of(folder.path(), 2);
         let other = VaultId::from_bytes([2; 16]);
         assert_eq!(store.of_request(other, request(2)).unwrap(), None);
-        assert_eq!(reject(&store, other, &[3]), (1, vec![]));
+        assert_eq!(reject(&store, other, "one", &[3]), (1, vec![]));
+        write(&store).unwrap();
         assert_eq!(
-            store.of_request(vault(), request(2)).unwrap(),
-            Some(Veto::Person)
+            reject(&store, vault(), "one", &[2, 3]),
+            (0, vec![request(3)])
         );
         assert_eq!(store.of_request(vault(), request(3)).unwrap(), None);
-        store.veto(request(3)).unwrap();
         assert_eq!(
-            store.of_request(vault(), request(3)).unwrap(),
-            Some(Veto::Operator)
+            reject(&store, vault(), "two", &[5, 4, 3]),
+            (2, vec![request(5)])
         );
-        fs::remove_dir_all(folder.path().join(REJECTED)).unwrap();
+        let veto = |last: u8| store.of_request(vault(), request(last)).unwrap();
+        assert_eq!(veto(3), Some(Veto::Person));
+        store.veto(request(5)).unwrap();
+        assert_eq!(veto(5), Some(Veto::Operator));
+    }
+
+    #[test]
+    fn rejections__should_be_written_in_turn_by_person() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = VetoStore::of(folder.path());
+        let many: Vec<_> = (0..=2 * WRITTEN_AT_ONCE)
+            .map(|number| RequestId::from_bytes(u128::try_from(number).unwrap().to_be_bytes()))
+            .collect();
+        store.reject(vault(), "many", &many);
+        store.reject(vault(), "one", &[request(1)]);
+        let written = write(&store).unwrap();
+        let place = written.iter().position(|(_, person)| person == "one");
+        assert_eq!(
+            (written.len(), place),
+            (many.len() + 1, Some(WRITTEN_AT_ONCE))
+        );
+    }
+
+    #[test]
+    fn rejection__should_stop_its_request_where_nobody_can_look() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = VetoStore::of(folder.path());
         fs::write(folder.path().join(REJECTED), b"").unwrap();
         assert!(store.of_request(vault(), request(4)).is_err());
-        assert!(store.reject(vault(), &[request(4)]).is_err());
+        store.reject(vault(), "one", &[request(4)]);
+        assert!(write(&store).is_err());
+        assert_eq!(
+            store.of_request(vault(), request(4)).unwrap(),
+            Some(Veto::Person)
+        );
+        assert!(store.of_request(vault(), request(5)).is_err());
     }
 }

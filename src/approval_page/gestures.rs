@@ -16,7 +16,10 @@ use covault_core::{
     ids::{RequestId, VaultId},
     order::NodeId,
 };
-use covault_mpc::questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion};
+use covault_mpc::{
+    questions::{ApprovedRequest, NodeAnswer, NodeOutcome, NodeQuestion},
+    veto::log_rejected,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -299,9 +302,13 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
     }
     // What is signed is obeyed here, whatever orchestrators tell by now; of vaults that the node has no key of there is
     // nothing to obey.
-    let (here, is_unwritten) = match call.page.waiting.signs_for(vault)? {
-        true => reject_here(call, vault, &ids, &proof).await,
-        false => (BTreeSet::new(), false),
+    let RejectedHere {
+        ids: here,
+        is_unwritten,
+        is_full,
+    } = match call.page.waiting.signs_for(vault)? {
+        true => reject_here(call, vault, &ids, &proof).await?,
+        false => RejectedHere::default(),
     };
     let found = match waiting(call, session, &ids).await {
         Ok(found) => found,
@@ -352,56 +359,75 @@ pub async fn reject(call: &PageCall<'_>, session: &PageSession) -> Result<PageRe
             && !at_service
             && is_here
         {
-            *problem = format!("{problem}. This node never signs it all the same");
+            let never = match is_unwritten {
+                true => "does not sign",
+                false => "never signs",
+            };
+            *problem = format!("{problem}. This node {never} it all the same");
         }
     }
-    let is_here = |id: &RequestId| here.contains(id);
-    let all_here = ids.iter().all(is_here);
-    Ok(answer(&ids, &outcomes, |_| {
-        match (all_here, is_unwritten) {
-        (true, _) => "rejected; this node never signs it".to_owned(),
-        (false, true) => "rejected, as the service says. This node could not write all of that down, and may sign it: have \
-                          its administrator veto it (covault node veto)"
-            .to_owned(),
-        (false, false) => "rejected, as the service says".to_owned(),
-    }
-    }))
+    let said = match (here.is_empty(), is_full, is_unwritten) {
+        (true, false, _) => "rejected, as the service says",
+        (_, true, _) => {
+            "rejected, as the service says. This node keeps no more rejections of yours, and may sign it: have its \
+             administrator veto it (covault node veto)"
+        }
+        (false, false, false) => "rejected; this node never signs it",
+        (false, false, true) => {
+            "rejected; this node does not sign it, but could not write that down yet and forgets it when it stops before it \
+             can: have its administrator veto it (covault node veto)"
+        }
+    };
+    Ok(answer(&ids, &outcomes, |_| said.to_owned()))
 }
 
-/// Those of the requests that this node never signs from now on, and whether it was to reject some that it does not; none of
-/// both, where no rule with hold_hours of its policy names the person.
+/// What a rejection comes to on this node itself.
+#[derive(Default)]
+struct RejectedHere {
+    /// Those of the requests that it does not sign from now on.
+    ids: BTreeSet<RequestId>,
+    /// Some of those are not on its disk.
+    is_unwritten: bool,
+    /// It was to reject others, and has no room.
+    is_full: bool,
+}
+
+/// Has this node itself obey the rejection, where a rule with hold_hours of its policy names the person.
 async fn reject_here(
     call: &PageCall<'_>,
     vault: VaultId,
     ids: &[RequestId],
     proof: &ApprovalProof,
-) -> (BTreeSet<RequestId>, bool) {
+) -> Result<RejectedHere, Fault> {
     let rejection = Rejection {
         vault,
         requests: ids.to_vec(),
         proof: proof.clone(),
     };
-    if call.page.people.policy().0.rejected_by(&rejection).is_err() {
-        return (BTreeSet::new(), false);
-    }
-    let Ok(vetoes) = call.page.waiting.vetoes() else {
-        return (BTreeSet::new(), true);
+    let Ok(person) = call.page.people.policy().0.rejected_by(&rejection) else {
+        return Ok(RejectedHere::default());
     };
-    // In force while the disk takes its time.
-    let begun = vetoes.begin(vault, ids);
-    let written = tokio::task::spawn_blocking(move || begun.write()).await;
-    let written = written.map_err(Fault::bug).and_then(|written| written);
-    match written {
-        Ok(outcome) => {
-            let mut here: BTreeSet<_> = ids.iter().copied().collect();
-            here.retain(|id| !outcome.no_room.contains(id));
-            (here, !outcome.no_room.is_empty())
-        }
-        Err(fault) => {
-            tracing::warn!(%vault, ?fault, "a rejection on this node's page was not written down");
-            (BTreeSet::new(), true)
-        }
+    let vetoes = call.page.waiting.vetoes()?;
+    // In force while the disk takes its time, and where it fails: the node tries again.
+    let outcome = vetoes.reject(vault, &person, ids);
+    let mut here: BTreeSet<_> = ids.iter().copied().collect();
+    here.retain(|id| !outcome.no_room.contains(id));
+    let kept = Vec::from_iter(here.iter().copied());
+    let node = call.page.node.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        let written = vetoes.write(|it| log_rejected(&node, it));
+        // Others' rejections may be what failed, or have been written by others.
+        (written, vetoes.are_written(vault, &kept))
+    });
+    let (written, are_written) = written.await.map_err(Fault::bug)?;
+    if let Err(fault) = written {
+        tracing::warn!(%vault, ?fault, "a rejection on this node's page was not written down");
     }
+    Ok(RejectedHere {
+        ids: here,
+        is_unwritten: !are_written.unwrap_or(false),
+        is_full: !outcome.no_room.is_empty(),
+    })
 }
 
 /// What orchestrators say that became of one request.

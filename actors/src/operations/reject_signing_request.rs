@@ -136,8 +136,11 @@ pub(super) async fn tell_signers(
             .filter_map(|curve| vault.generation(curve));
         let holders: BTreeSet<_> = generations.flat_map(|it| it.holders.clone()).collect();
         let holders: Vec<_> = holders.into_iter().collect();
-        let signers = &services.signers;
-        signers.tell_of_rejection(&rejection, &holders).await
+        let session = services.new_session_id();
+        let told = services
+            .signers
+            .tell_of_rejection(&rejection, session, &holders);
+        told.await
     };
     if let Err(fault) = told.await {
         tracing::warn!(

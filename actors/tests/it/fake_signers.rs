@@ -632,6 +632,7 @@ impl SignerCluster for FakeSigners {
     async fn tell_of_rejection(
         &self,
         rejection: &Rejection,
+        _session: SessionId,
         holders: &[NodeId],
     ) -> Result<(), Fault> {
         let told = (rejection.clone(), holders.to_vec());

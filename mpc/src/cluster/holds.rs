@@ -9,7 +9,7 @@ use covault_core::{
     ids::SessionId,
     order::{NodeId, SigningOrder},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Cluster, ClusterInner, ExpectedReply, POLL_INTERVAL, not_sent};
 use crate::{
@@ -19,6 +19,8 @@ use crate::{
 
 /// When those that had too much to do are told again, in milliseconds.
 const AGAIN_MS: u64 = 200;
+/// When those that have not written a rejection down are told for the second time; then after twice as long, and so on.
+const TOLD_AGAIN: Duration = Duration::from_millis(25);
 
 /// Until when signers hold a payment, as they say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,36 +54,70 @@ impl Cluster {
             .await
     }
 
-    /// Tells `holders` what a person has rejected. Nodes verify it themselves, and do not answer: those that are away read
-    /// it when they are back, as far as the bus keeps it for them.
+    /// Tells `holders` what a person has rejected, in this session, and those that are live again until they say that it is on
+    /// their disks. Nodes verify it themselves; those that are away read it when they are back, as far as the bus keeps it for
+    /// them.
     ///
     /// # Errors
-    /// [`Class::Unavailable`] when the bus has not taken all of it within `patience`.
+    /// [`Class::Unavailable`] when the bus has not taken all of it within `patience`, or a node that is live has not said
+    /// that it is on disk.
     pub async fn tell_of_rejection(
         &self,
         rejection: &Rejection,
+        session: SessionId,
         holders: &[NodeId],
         patience: Duration,
     ) -> Result<(), Fault> {
+        let inner = &self.shared;
         let body = encode(&RejectionMsg {
             rejection: rejection.clone(),
         })?;
+        inner.node_registry.want(holders);
+        let mut call = inner.call(ExpectedReply::Noted, 0, session, holders)?;
         let mut unsent: BTreeSet<NodeId> = holders.iter().copied().collect();
-        let place = (0, SessionId::from_bytes([0; 16]), 0);
-        let mut left = patience;
+        let mut silent = unsent.clone();
+        silent.retain(|node| inner.node_registry.live(node));
+        let ends = Instant::now() + patience;
+        let (mut again, mut pause) = (Instant::now(), TOLD_AGAIN);
         loop {
-            let inner = &self.shared;
-            inner.send_to_rest(EnvelopeKind::Rejection, place, &mut unsent, &body)?;
-            if unsent.is_empty() {
+            if unsent.is_empty() && silent.is_empty() {
                 return Ok(());
             }
-            if left.is_zero() {
-                return Err(not_sent());
+            let now = Instant::now();
+            if now >= ends {
+                break;
             }
-            let pause = POLL_INTERVAL.min(left);
-            sleep(pause).await;
-            left = left.saturating_sub(pause);
+            if now >= again {
+                unsent.extend(&silent);
+                again = now + pause;
+                pause = pause.saturating_mul(2);
+            }
+            inner.send_to_rest(EnvelopeKind::Rejection, (0, session, 0), &mut unsent, &body)?;
+            let until = again.min(ends).min(now + POLL_INTERVAL);
+            match timeout_at(until, call.replies.recv()).await {
+                Ok(Some((node, 0, OrderReply::Noted { .. }))) => {
+                    silent.remove(&node);
+                }
+                // Not everyone's policy knows the person for one who can reject.
+                Ok(Some((node, 0, OrderReply::Refused(fault)))) => {
+                    tracing::info!(?node, ?fault, "a node does not take a rejection");
+                    silent.remove(&node);
+                }
+                Ok(None) => return Err(Fault::bug("a call without an end")),
+                _ => {}
+            }
         }
+        if !unsent.is_empty() {
+            return Err(not_sent());
+        }
+        let names: Vec<String> = silent
+            .iter()
+            .map(|it| inner.node_registry.name(it))
+            .collect();
+        Err(Fault::unavailable(format!(
+            "a rejection is not on the disk of {} yet: repeat it",
+            names.join(", ")
+        )))
     }
 }
 

@@ -4,10 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{
     approval::Rejection,
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{RequestId, VaultId},
     moment::utc,
-    order::NodeId,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -22,43 +21,38 @@ use crate::{
     envelope::EnvelopeHeader,
     message::{OrderReply, RejectionMsg, SignOrderMsg, decode},
     policy::{HeldUntil, approvals_missing},
-    veto::{RejectionOutcome, Veto},
+    veto::{RejectionOutcome, Veto, log_rejected},
 };
 
-/// Rejections that wait to be written to disk, or are being written.
-const MAX_REJECTIONS_BEGUN: usize = 1024;
-/// How often it is said of a vault that no more of its rejections are kept, in milliseconds.
-const FULL_SAID_MS: u64 = 10_000;
+/// How often the log says again of a vault that a person has no room for more rejections, and that the disk takes none, in
+/// milliseconds.
+const SAID_MS: u64 = 10_000;
 
 /// How a node writes people's rejections to disk.
 pub(super) struct RejectionWriter {
-    /// A place for each that has begun.
-    places: Arc<Semaphore>,
-    /// One is written at once: on their threads they would only wait for each other.
-    turn: Semaphore,
-    /// When it was last said of a vault that no more are kept, in milliseconds since the Unix epoch.
-    full_said_ms: Mutex<HashMap<VaultId, u64>>,
+    /// One thread writes: others would only wait for the same disk.
+    turn: Arc<Semaphore>,
+    /// When it was last said that there is no room, or of no vault that the disk fails, in milliseconds since the Unix epoch.
+    said_ms: Mutex<HashMap<Option<VaultId>, u64>>,
 }
 
 impl Default for RejectionWriter {
     fn default() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(MAX_REJECTIONS_BEGUN)),
-            turn: Semaphore::new(1),
-            full_said_ms: Mutex::default(),
+            turn: Arc::new(Semaphore::new(1)),
+            said_ms: Mutex::default(),
         }
     }
 }
 
 impl RejectionWriter {
-    /// Whether it is to be said again that no more rejections of a vault are kept: who sends one again and again must not
-    /// fill the log.
-    fn says_full(&self, vault: VaultId, now_ms: u64) -> bool {
-        let mut said = self.full_said_ms.lock();
-        let last_ms = said.get(&vault);
-        let is_due = last_ms.is_none_or(|last_ms| now_ms.abs_diff(*last_ms) >= FULL_SAID_MS);
+    /// Whether it is to be said again: who sends a rejection again and again must not fill the log.
+    fn says(&self, of: Option<VaultId>, now_ms: u64) -> bool {
+        let mut said = self.said_ms.lock();
+        let last_ms = said.get(&of);
+        let is_due = last_ms.is_none_or(|last_ms| now_ms.abs_diff(*last_ms) >= SAID_MS);
         if is_due {
-            said.insert(vault, now_ms);
+            said.insert(of, now_ms);
         }
         is_due
     }
@@ -79,21 +73,30 @@ impl Node {
         }
     }
 
-    /// An orchestrator tells of a rejection. Nobody waits for an answer.
-    pub(super) fn rejected(self: &Arc<Self>, from: NodeId, body: &[u8]) {
+    /// An orchestrator tells of a rejection, and again until it is answered. That it is noted means that it is on disk.
+    pub(super) fn rejected(self: &Arc<Self>, header: &EnvelopeHeader, body: &[u8]) {
+        let EnvelopeHeader {
+            from,
+            epoch,
+            session,
+            attempt,
+            ..
+        } = *header;
         let message = decode(body).ok_or_else(|| refused("the rejection cannot be read"));
-        let taken = message.and_then(|RejectionMsg { rejection }| {
+        let is_written = message.and_then(|RejectionMsg { rejection }| {
             let person = self.check_rejection(&rejection)?;
-            self.keep_rejection(from, person, rejection)
+            self.keep_rejection(&person, &rejection)
         });
-        if let Err(fault) = taken {
-            self.log_untaken(from, &fault);
-        }
-    }
-
-    fn log_untaken(&self, from: NodeId, fault: &Fault) {
-        let from = from.openssh_line("");
-        tracing::warn!(node = %self.name, from, ?fault, "a rejection was not taken");
+        let reply = match is_written {
+            Ok(true) => OrderReply::Noted { held_until_ms: 0 },
+            Ok(false) => return,
+            Err(fault) => {
+                let from = from.openssh_line("");
+                tracing::warn!(node = %self.name, from, ?fault, "a rejection was not taken");
+                OrderReply::Refused(fault)
+            }
+        };
+        self.reply(from, epoch, session, attempt, &reply);
     }
 
     /// Whose rejection it is, where the person could reject what this node holds.
@@ -108,58 +111,66 @@ impl Node {
         check.rejected_by(rejection)
     }
 
-    /// Notes for good what a person has rejected. That takes the disk its time, which no signature waits for: a hundred
-    /// requests are a hundred files.
+    /// Obeys at once and for good what a person has rejected; whether all of it is on disk. That takes the disk its time,
+    /// which no signature waits for: a hundred requests are a hundred files.
     fn keep_rejection(
         self: &Arc<Self>,
-        from: NodeId,
-        person: String,
-        rejection: Rejection,
-    ) -> Result<(), Fault> {
+        person: &str,
+        rejection: &Rejection,
+    ) -> Result<bool, Fault> {
+        let Rejection {
+            vault, requests, ..
+        } = rejection;
         // What is told again costs nothing.
-        if (self.vetoes).are_rejected(rejection.vault, &rejection.requests)? {
-            return Ok(());
+        if matches!(self.vetoes.are_written(*vault, requests), Ok(true)) {
+            return Ok(true);
         }
-        if self.vetoes.is_full(rejection.vault) {
-            self.log_no_room(rejection.vault, &person, &rejection.requests);
-            return Ok(());
+        let RejectionOutcome { no_room, .. } = self.vetoes.reject(*vault, person, requests);
+        self.write_rejections();
+        if no_room.is_empty() {
+            return Ok(false);
         }
-        let place = Arc::clone(&self.rejections.places).try_acquire_owned();
-        let place = place.map_err(|_| {
-            Fault::unavailable("this node is writing down too many rejections; tell it again")
-        })?;
-        let vault = rejection.vault;
-        // From now on, also while it waits for its turn and for the disk.
-        let begun = self.vetoes.begin(vault, &rejection.requests);
-        let node = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let _place = place;
-            let _turn = node.rejections.turn.acquire().await;
-            let written = node.pool.block_on(move || begun.write()).await;
-            let RejectionOutcome { marked, no_room } = match written.and_then(|written| written) {
-                Ok(outcome) => outcome,
-                Err(fault) => return node.log_untaken(from, &fault),
-            };
-            for request in marked {
-                tracing::warn!(
-                    node = %node.name, %request, %vault, person,
-                    "request rejected by a person: this node never signs it"
-                );
-            }
-            if !no_room.is_empty() {
-                node.log_no_room(vault, &person, &no_room);
-            }
-        });
-        Ok(())
-    }
-
-    fn log_no_room(&self, vault: VaultId, person: &str, requests: &[RequestId]) {
-        if self.rejections.says_full(vault, self.clock.now_ms()) {
-            let requests: Vec<_> = requests.iter().map(RequestId::to_string).collect();
+        if self.rejections.says(Some(*vault), self.clock.now_ms()) {
+            let requests: Vec<_> = no_room.iter().map(RequestId::to_string).collect();
             tracing::warn!(
                 node = %self.name, requests = requests.join(" "), %vault, person,
-                "a rejection was not taken: this node keeps no more of the vault; its operator can veto the requests (covault node veto)"
+                "a rejection was not taken: this node keeps no more of this person; its operator can veto the requests (covault node veto)"
             );
+        }
+        Err(Fault::new(
+            Class::Limited,
+            format!("this node keeps no more rejections by {person} of this vault"),
+        ))
+    }
+
+    /// Writes to disk what people have rejected, where something is not and nobody is at it.
+    pub(super) fn write_rejections(self: &Arc<Self>) {
+        if !self.vetoes.has_unwritten() {
+            return;
+        }
+        let Ok(turn) = Arc::clone(&self.rejections.turn).try_acquire_owned() else {
+            return;
+        };
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            node.rejections_on_disk().await;
+            drop(turn);
+        });
+    }
+
+    /// Writes to disk what people have rejected; where that fails it is obeyed without, and tried again.
+    pub(super) async fn rejections_on_disk(&self) {
+        let (vetoes, name) = (Arc::clone(&self.vetoes), self.name.clone());
+        let written = (self.pool).block_on(move || vetoes.write(|it| log_rejected(&name, it)));
+        match written.await.and_then(|written| written) {
+            Ok(()) => {}
+            Err(fault) if self.rejections.says(None, self.clock.now_ms()) => {
+                tracing::error!(
+                    node = %self.name, ?fault,
+                    "rejections cannot be written to disk: this node obeys them only until it stops, and tries again"
+                );
+            }
+            Err(_) => {}
         }
     }
 
@@ -254,12 +265,18 @@ mod tests {
     #[test]
     fn full_vault__should_be_named_in_the_log_once_in_ten_seconds() {
         let writer = RejectionWriter::default();
-        let [one, other] = [1, 2].map(|number| VaultId::from_bytes([number; 16]));
-        let said = [(one, 50_000), (one, 59_999), (other, 59_999), (one, 60_000)];
-        let said = said.map(|(vault, now_ms)| writer.says_full(vault, now_ms));
-        assert_eq!(said, [true, false, true, true]);
+        let [one, other] = [1, 2].map(|number| Some(VaultId::from_bytes([number; 16])));
+        let said = [
+            (one, 50_000),
+            (one, 59_999),
+            (other, 59_999),
+            (None, 59_999),
+            (one, 60_000),
+        ];
+        let said = said.map(|(of, now_ms)| writer.says(of, now_ms));
+        assert_eq!(said, [true, false, true, true, true]);
         // The clock was set back.
-        assert!(writer.says_full(one, 20_000));
-        assert!(!writer.says_full(one, 20_001));
+        assert!(writer.says(one, 20_000));
+        assert!(!writer.says(one, 20_001));
     }
 }

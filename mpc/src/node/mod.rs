@@ -286,6 +286,7 @@ impl Node {
                     if let Some(what) = node.resumption.noticed() {
                         tracing::error!(node = %node.name, what, "this machine was resumed");
                         node.announce(true);
+                        node.rejections_on_disk().await;
                         return Err(Fault::unavailable(format!(
                             "this machine was resumed: {what}; another machine may have a copy of its memory, so the \
                              node stops: start it again"
@@ -295,11 +296,13 @@ impl Node {
                     node.expire_sessions();
                     node.erase_retired();
                     node.resend_proofs();
+                    node.write_rejections();
                     node.preprocessor.replenish(false);
                 }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
                     node.announce(true);
+                    node.rejections_on_disk().await;
                     return Err(Fault::unavailable(
                         "the claims file cannot be written; is the disk full?",
                     ));
@@ -311,6 +314,8 @@ impl Node {
             }
         }
         node.announce(true);
+        // Those that the disk did not take before.
+        node.rejections_on_disk().await;
         node.save_heights().await;
         tracing::info!(node = %node.name, "signer node is down");
         Ok(())
@@ -658,7 +663,7 @@ impl Node {
                         node.drop_message(&from, error.into());
                     }
                 }
-                Ok(opened) if kind == EnvelopeKind::Rejection => node.rejected(from, &opened.body),
+                Ok(opened) if kind == EnvelopeKind::Rejection => node.rejected(&header, &opened.body),
                 Ok(opened) if kind == EnvelopeKind::Reply => node.confirmed(&header, &opened),
                 // Long, and nothing is signed with a share in the meantime; or of a peer, who shows as many as
                 // it likes.

@@ -171,12 +171,29 @@ async fn rejection__should_be_in_force_at_the_node_from_when_its_page_has_it() {
     let other = VetoStore::of(&test.nodes[2].folder);
     other.veto(order.request).unwrap();
     let vetoes = relay.vetoes().unwrap();
-    let begun = vetoes.begin(order.vault, &[order.request]);
+    // The disk takes none, so it is in force and the node tries again.
+    let rejected = test.nodes[0].folder.join("rejected");
+    std::os::unix::fs::symlink("/tmp", &rejected).unwrap();
+    vetoes.reject(order.vault, "treasurer", &[order.request]);
+    vetoes.write(|_| ()).unwrap_err();
     let fault = test.sign(&order, 2, 20_000).await.unwrap_err();
     assert!(fault.message().contains("never signs it"), "{fault:?}");
-    // It could not be written.
-    drop(begun);
-    verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+    let written = |node_folder: &std::path::Path| {
+        let store = VetoStore::of(node_folder);
+        store.are_written(order.vault, &[order.request])
+    };
+    assert!(!written(&test.nodes[0].folder).unwrap());
+    std::fs::remove_file(&rejected).unwrap();
+    for tries in 0.. {
+        if written(&test.nodes[0].folder).unwrap() {
+            break;
+        }
+        assert!(
+            tries < 1_200,
+            "the node writes it when the disk works again"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     assert!(ApprovalRelay::default().vetoes().is_err());
 }
 

@@ -216,9 +216,10 @@ async fn a_rejection__should_stop_its_requests_at_the_nodes_that_were_told_of_it
     let (other, together) = (approve(order.clone()), approve(order.clone()));
     let holders = test.holders();
     let tell_of = async |rejection: Rejection| {
+        let session = SessionId::from_random(random_16(&SystemEntropy));
         let told = test
             .cluster
-            .tell_of_rejection(&rejection, &holders, PATIENCE);
+            .tell_of_rejection(&rejection, session, &holders, PATIENCE);
         told.await.unwrap();
     };
     // Of nobody that they know, of what was signed of another request, and of a vault of which they have no share.
@@ -274,6 +275,55 @@ async fn a_rejection__should_stop_its_requests_at_the_nodes_that_were_told_of_it
     }
     let fault = test.sign(&other, 2, 20_000).await.unwrap_err();
     assert!(matches!(fault.code(), FaultCode::Held { .. }), "{fault:?}");
+}
+
+/// Nobody is told that it is done before it would outlive the node, and the node obeys it before that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rejection__should_be_obeyed_by_a_node_whose_disk_fails_and_be_said_to_be_unwritten() {
+    let log = LogCapture::start_with_threads(LevelFilter::INFO);
+    let mut test = TestCluster::start_with(TestBus::memory(), 3, policy("hold_hours = 2")).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = approve(test.raw_message(&root, 0, b"what is rejected"));
+    // Looking works there, and writing does not.
+    let folders: Vec<_> = test.nodes.iter().map(|node| node.folder.clone()).collect();
+    for folder in &folders {
+        std::os::unix::fs::symlink("/tmp", folder.join("rejected")).unwrap();
+    }
+    let rejection = reject(&order, &[order.request], 1);
+    let tell_of = async |test: &TestCluster| {
+        let session = SessionId::from_random(random_16(&SystemEntropy));
+        let (holders, patience) = (test.holders(), Duration::from_secs(2));
+        let cluster = &test.cluster;
+        let told = cluster.tell_of_rejection(&rejection, session, &holders, patience);
+        told.await
+    };
+    let fault = tell_of(&test).await.unwrap_err();
+    let problem = "a rejection is not on the disk of ";
+    assert!(fault.message().contains(problem), "{fault:?}");
+    assert!(!log.lines("rejections cannot be written to disk").is_empty());
+    let are_written = || {
+        let mut stores = folders.iter().map(|folder| VetoStore::of(folder));
+        stores.all(|store| store.are_written(order.vault, &[order.request]).unwrap())
+    };
+    assert!(!are_written());
+    let refused = async |test: &TestCluster| {
+        let sentence = "a person has rejected the request: this node never signs it";
+        let fault = test.sign(&order, 2, 20_000).await.unwrap_err();
+        assert!(fault.message().contains(sentence), "{fault:?}");
+    };
+    refused(&test).await;
+    for folder in &folders {
+        std::fs::remove_file(folder.join("rejected")).unwrap();
+    }
+    tell_of(&test).await.unwrap();
+    assert!(are_written());
+    for place in 0..3 {
+        test.kill_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(3).await;
+    refused(&test).await;
 }
 
 /// Whoever can veto a request has to learn of it, also where an orchestrator tells nobody before it is to be signed.

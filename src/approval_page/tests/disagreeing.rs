@@ -236,7 +236,7 @@ async fn rejection__should_be_possible_of_each_vault_that_an_id_is_told_of() {
 }
 
 #[tokio::test]
-async fn rejection__should_not_look_obeyed_where_the_node_cannot_write_it_down() {
+async fn rejection__should_be_obeyed_and_not_look_kept_where_the_node_cannot_write_it_down() {
     let world = World::new();
     world.policy.replace(holding_policy());
     world.tell(&[(7, payment(UUID, VAULT, ETH))]);
@@ -249,7 +249,10 @@ async fn rejection__should_not_look_obeyed_where_the_node_cannot_write_it_down()
         .await;
     let results = done(&said);
     assert!(
-        results[0].0 && results[0].1.contains("could not write all of that down"),
+        results[0].0 && results[0].1.contains("could not write that down yet"),
         "{results:?}"
     );
+    let vetoes = world.told.vetoes.get().unwrap();
+    let veto = vetoes.of_request(VAULT.parse().unwrap(), UUID.parse().unwrap());
+    assert_eq!(veto.unwrap(), Some(covault_mpc::veto::Veto::Person));
 }

@@ -53,11 +53,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if let Some(file) = &args.rejection {
         let policy = policy(&config.signer)?;
         let (person, vault) = rejected_by(&policy, file, &requests)?;
-        let outcome = store.reject(vault, &requests).map_err(explain)?;
+        let outcome = store.reject(vault, &person, &requests);
+        store.write(|_| ()).map_err(explain)?;
         for request in requests {
             ensure!(
                 !outcome.no_room.contains(&request),
-                "this node keeps no more rejections of the vault {vault}: veto {request} without --rejection"
+                "this node keeps no more rejections of the vault {vault} by {person}: veto {request} without --rejection"
             );
             print_line(format_args!(
                 "{person} has rejected the request {request} of the vault {vault}: this node never signs it"

@@ -12,6 +12,7 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     fault::Fault,
+    ids::SessionId,
     networks::VerifiedSignatures,
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
@@ -55,7 +56,12 @@ impl SignerCluster for GatedSigners {
         Err(Fault::unavailable("not today"))
     }
 
-    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
+    async fn tell_of_rejection(
+        &self,
+        _: &Rejection,
+        _: SessionId,
+        _: &[NodeId],
+    ) -> Result<(), Fault> {
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use covault_core::{
     approval::Rejection,
     attest::MadeKey,
     derive::RootKey,
+    ids::SessionId,
     networks::VerifiedSignatures,
     order::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
@@ -75,7 +76,12 @@ impl SignerCluster for NoSigners {
         Err(Fault::unavailable("no signers"))
     }
 
-    async fn tell_of_rejection(&self, _: &Rejection, _: &[NodeId]) -> Result<(), Fault> {
+    async fn tell_of_rejection(
+        &self,
+        _: &Rejection,
+        _: SessionId,
+        _: &[NodeId],
+    ) -> Result<(), Fault> {
         Ok(())
     }
 
