@@ -1,14 +1,21 @@
-//! What webhooks are sent with: the service's key, and the networks that are open to them.
+//! What webhooks and mail are sent with: the service's key, the networks that are open to webhooks, and the mail server.
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use covault_actors::webhooks::{TargetRules, WebhookKeys, WebhookParts};
+use anyhow::{Context as _, anyhow, ensure};
+use covault_actors::{
+    mail::{MailServer, Mailer},
+    webhooks::{TargetRules, WebhookKeys, WebhookParts},
+};
 use covault_core::port::Entropy as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use zeroize::Zeroizing;
 
-use crate::{adapters::OsEntropy, config::Config, files};
+use crate::{
+    adapters::OsEntropy,
+    config::{Config, NotifySettings},
+    files,
+};
 
 /// The setting of the key.
 pub const KEY_FILE: &str = "webhooks.key_file";
@@ -33,7 +40,42 @@ pub fn from_config(config: &Config) -> anyhow::Result<WebhookParts> {
     Ok(WebhookParts {
         keys: Some(Arc::new(WebhookKeys::new(&present, next.as_deref()))),
         rules,
+        mailer: mailer(config)?.map(Arc::new),
     })
+}
+
+/// What sends mail, where a server is named.
+fn mailer(config: &Config) -> anyhow::Result<Option<Mailer>> {
+    let NotifySettings {
+        details: _,
+        mail_server,
+        mail_user,
+        mail_password_file,
+        mail_from,
+    } = &config.notify;
+    let has_file = !mail_password_file.as_os_str().is_empty();
+    if mail_server.is_empty() {
+        let is_empty = mail_user.is_empty() && !has_file && mail_from.is_empty();
+        ensure!(
+            is_empty,
+            "notify.mail_server: is required with notify.mail_from, mail_user or mail_password_file"
+        );
+        return Ok(None);
+    }
+    ensure!(
+        mail_user.is_empty() != has_file,
+        "notify.mail_user and notify.mail_password_file: set both or neither"
+    );
+    let password = || files::read_secret(mail_password_file).context("notify.mail_password_file");
+    let account = has_file.then(password).transpose()?;
+    let server = MailServer {
+        url: mail_server.clone(),
+        account: account.map(|password| (mail_user.clone(), password)),
+        from: mail_from.clone(),
+    };
+    Mailer::new(&server)
+        .map(Some)
+        .map_err(|fault| anyhow!("{fault}"))
 }
 
 /// Reads what is there, and makes nothing.
@@ -48,6 +90,7 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
             .and_then(|present| seed(&present))
             .context(KEY_FILE)?;
     }
+    mailer(config)?;
     next_seed(config).map(|_| ())
 }
 
@@ -117,6 +160,22 @@ mod tests {
             (format!("key_file = {bad:?}"), "webhooks.key_file"),
             (format!("next_key_file = {bad:?}"), "webhooks.next_key_file"),
             ("allow = [\"10.0.0.1/99\"]".to_owned(), "webhooks.allow"),
+            (
+                "[notify]\nmail_server = \"http://secret/\"\nmail_from = \"a@example.com\"".to_owned(),
+                "notify.mail_server",
+            ),
+            (
+                "[notify]\nmail_server = \"smtps://mail.example.com\"".to_owned(),
+                "notify.mail_from",
+            ),
+            (
+                "[notify]\nmail_from = \"a@example.com\"".to_owned(),
+                "notify.mail_server: is required",
+            ),
+            (
+                "[notify]\nmail_server = \"smtps://mail.example.com\"\nmail_from = \"a@example.com\"\nmail_user = \"a\"".to_owned(),
+                "set both or neither",
+            ),
         ] {
             let error = from_config(&config(folder.path(), &more)).err().unwrap();
             let text = format!("{error:#}");

@@ -11,6 +11,7 @@ mod deposits;
 pub mod gateway;
 mod leases;
 mod lists;
+pub mod mail;
 mod nodes;
 mod notifications;
 pub mod operations;

@@ -177,6 +177,8 @@ pub enum NotificationForm {
     Webhook(NotificationSecret),
     /// An incoming webhook of Slack.
     Slack,
+    /// Mail. The URL is `mailto:` and the address.
+    Mail,
 }
 
 impl NotificationForm {
@@ -185,6 +187,7 @@ impl NotificationForm {
         match self {
             Self::Webhook(_) => "webhook",
             Self::Slack => "slack",
+            Self::Mail => "mail",
         }
     }
 }
@@ -194,7 +197,7 @@ impl NotificationForm {
 pub struct NotificationTarget {
     /// In which form.
     pub form: NotificationForm,
-    /// Where to. That of Slack is a secret.
+    /// Where to. That of Slack is a secret, and mail goes to what is behind `mailto:`.
     pub url: Webhook,
     /// When it was set, in milliseconds since the Unix epoch.
     pub set_at_ms: u64,

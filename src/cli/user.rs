@@ -104,6 +104,9 @@ pub struct NotifyArgs {
     /// A file with the URL of an incoming webhook of Slack, which is a secret.
     #[arg(long, value_name = "FILE", group = "place")]
     slack_file: Option<PathBuf>,
+    /// The person's address of mail. The orchestrators need a mail server (notify.mail_server).
+    #[arg(long, value_name = "ADDRESS", group = "place")]
+    mail: Option<String>,
     /// Tell the person nothing.
     #[arg(long, group = "place")]
     none: bool,
@@ -166,16 +169,18 @@ async fn notify(args: NotifyArgs) -> anyhow::Result<()> {
         name,
         webhook,
         slack_file,
+        mail,
         none: _,
         target,
     } = args;
-    let (form, url) = match (webhook, slack_file) {
-        (Some(url), _) => ("webhook", url),
-        (None, Some(file)) => {
+    let (form, url) = match (webhook, slack_file, mail) {
+        (Some(url), ..) => ("webhook", url),
+        (None, Some(file), _) => {
             let url = files::read_secret(&file)?;
             ("slack", url.expose_secret().to_owned())
         }
-        (None, None) => ("none", String::new()),
+        (None, None, Some(address)) => ("mail", address),
+        (None, None, None) => ("none", String::new()),
     };
     let request = admin::NotifyUserRequest {
         name,

@@ -73,6 +73,10 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 pub struct NotifySettings {
     pub details: bool,
+    pub mail_server: String,
+    pub mail_user: String,
+    pub mail_password_file: PathBuf,
+    pub mail_from: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]

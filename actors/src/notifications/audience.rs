@@ -3,7 +3,7 @@
 use covault_core::{
     fault::Fault,
     ids::UserId,
-    notification::NotificationTarget,
+    notification::{NotificationForm, NotificationTarget},
     schema::admin,
     user::{User, UserRole},
 };
@@ -79,7 +79,13 @@ pub async fn view(
         return Ok(None);
     };
     let url = Url::parse(&target.url.0).ok();
-    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let host = url.as_ref().map(|url| match target.form {
+        NotificationForm::Mail => url.path(),
+        NotificationForm::Webhook(_) | NotificationForm::Slack => {
+            url.host_str().unwrap_or_default()
+        }
+    });
+    let host = host.unwrap_or_default();
     Ok(Some(admin::UserNotifications {
         form: target.form.name().to_owned(),
         host: host.to_owned(),

@@ -10,8 +10,11 @@ use async_trait::async_trait;
 use covault_core::{
     fault::Fault,
     ids::{RequestId, UserId},
-    notification::{Notification, NotificationSubject, NotificationTarget, SendPermit},
+    notification::{
+        Notification, NotificationForm, NotificationSubject, NotificationTarget, SendPermit,
+    },
 };
+use lettre::Address;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use reqwest::Url;
 
@@ -22,6 +25,7 @@ use super::{
 };
 use crate::{
     leases::LeaseScope,
+    mail::Mailer,
     services::{Services, skip_unreadable},
     store::{Batch, CommitError, KeySpace, Precondition, Scan, notification_rows, rows},
     webhooks::{WebhookKeys, WebhookSender, pause_ms},
@@ -240,7 +244,9 @@ impl NotificationDeliveryState {
         let Some(listener) = listener else {
             return Ok(());
         };
-        let Ok(url) = Url::parse(&listener.target.url.0) else {
+        let place =
+            NotificationPlace::of(&listener.target, sender, services.webhooks.mailer.clone());
+        let Some(place) = place else {
             return Ok(());
         };
         let writer = NotificationWriter {
@@ -261,7 +267,7 @@ impl NotificationDeliveryState {
                     // Also when it panics: its place must be given back.
                     result: Err("it was not sent".into()),
                 };
-                begin(sent, url, message, sender, myself.clone());
+                begin(sent, place, message, myself.clone());
                 return Ok(());
             }
             // It is no longer so: nobody is told.
@@ -456,9 +462,8 @@ async fn read(services: &Services) -> Result<ToldNotifications, Fault> {
 /// Sends a message, and tells the actor its outcome.
 fn begin(
     sent: SentNotification,
-    url: Url,
+    place: NotificationPlace,
     message: NotificationMessage,
-    sender: Arc<WebhookSender>,
     myself: ActorRef<Msg>,
 ) {
     let outcome = NotificationEnd {
@@ -468,11 +473,50 @@ fn begin(
     tokio::spawn(async move {
         // All of it, and not its field alone, is of this task.
         let mut outcome = outcome;
-        let result = sender.send(&url, &message.headers, message.body).await;
+        let result = place.send(message).await;
         if let Some(sent) = &mut outcome.sent {
             sent.result = result;
         }
     });
+}
+
+/// Where one person is told, and what sends it there.
+enum NotificationPlace {
+    Url(Url, Arc<WebhookSender>),
+    /// `None`: this process sends no mail any more.
+    Address(Address, Option<Arc<Mailer>>),
+}
+
+impl NotificationPlace {
+    fn of(
+        target: &NotificationTarget,
+        sender: Arc<WebhookSender>,
+        mailer: Option<Arc<Mailer>>,
+    ) -> Option<Self> {
+        let url = Url::parse(&target.url.0).ok()?;
+        Some(match target.form {
+            NotificationForm::Mail => Self::Address(url.path().parse().ok()?, mailer),
+            NotificationForm::Webhook(_) | NotificationForm::Slack => Self::Url(url, sender),
+        })
+    }
+
+    async fn send(&self, message: NotificationMessage) -> Result<(), String> {
+        match (self, message) {
+            (Self::Url(url, sender), NotificationMessage::Post { headers, body }) => {
+                sender.send(url, &headers, body).await
+            }
+            (Self::Address(to, Some(mailer)), NotificationMessage::Mail(mail)) => {
+                mailer.send(to, &mail).await
+            }
+            (Self::Address(_, None), NotificationMessage::Mail(_)) => {
+                Err("no mail server is named (notify.mail_server)".to_owned())
+            }
+            (Self::Url(..), NotificationMessage::Mail(_))
+            | (Self::Address(..), NotificationMessage::Post { .. }) => {
+                Err("a message of another form than its place".to_owned())
+            }
+        }
+    }
 }
 
 /// Tells the actor the outcome of a message, once it is dropped.

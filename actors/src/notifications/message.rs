@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use super::watch::{asked_of, requests};
 use crate::{
     lists::READ_CHUNK,
+    mail::Mail,
     nodes,
     services::{Services, skip_unreadable},
     store::rows,
@@ -55,9 +56,14 @@ impl NotificationContent {
 }
 
 /// A message, as it is sent.
-pub struct NotificationMessage {
-    pub headers: Vec<(&'static str, String)>,
-    pub body: Vec<u8>,
+pub enum NotificationMessage {
+    /// To a URL.
+    Post {
+        headers: Vec<(&'static str, String)>,
+        body: Vec<u8>,
+    },
+    /// To an address.
+    Mail(Mail),
 }
 
 /// Writes messages to one person.
@@ -298,45 +304,51 @@ impl NotificationWriter<'_> {
                 let body = serde_json::to_vec(fields).map_err(Fault::bug)?;
                 let secret = WebhookSecret::new(secret.0);
                 let headers = headers(keys, &secret, id, self.services.now_ms(), &body)?;
-                Ok(NotificationMessage {
+                Ok(NotificationMessage::Post {
                     headers: headers.into(),
                     body,
                 })
             }
+            NotificationForm::Mail => Ok(NotificationMessage::Mail(Mail {
+                id: id.to_owned(),
+                subject: field(fields, "text").unwrap_or_default().to_owned(),
+                text: format!("{}\n", plain_text(fields)),
+                at_ms: self.services.now_ms(),
+            })),
             NotificationForm::Slack => {
-                let field = |name: &str| fields.get(name).and_then(Value::as_str);
-                let mut text = field("text").unwrap_or_default().to_owned();
-                for payment in fields
-                    .get("payments")
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten()
-                {
-                    let of = |name: &str| payment.get(name).and_then(Value::as_str);
-                    let [amount, asset, to] = ["amount", "asset", "to"].map(of);
-                    let to = to.unwrap_or("nobody can tell whom");
-                    let (amount, asset) = (amount.unwrap_or_default(), asset.unwrap_or_default());
-                    text.push_str(&format!("\n{amount} (smallest unit) of {asset} to {to}"));
-                }
-                if let Some(reason) = field("reason") {
-                    text.push_str(&format!("\n{reason}"));
-                }
-                if let Some(url) = field("url") {
-                    text.push_str(&format!("\n{url}"));
-                }
                 let body = json!({
-                    "text": slack_text(&text),
+                    "text": slack_text(&plain_text(fields)),
                     "mrkdwn": false,
                     "unfurl_links": false,
                     "unfurl_media": false,
                 });
-                Ok(NotificationMessage {
+                Ok(NotificationMessage::Post {
                     headers: Vec::new(),
                     body: serde_json::to_vec(&body).map_err(Fault::bug)?,
                 })
             }
         }
     }
+}
+
+fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    fields.get(name).and_then(Value::as_str)
+}
+
+/// All that a person reads of a message, in lines.
+fn plain_text(fields: &Map<String, Value>) -> String {
+    let mut lines = vec![field(fields, "text").unwrap_or_default().to_owned()];
+    let payments = fields.get("payments").and_then(Value::as_array);
+    for payment in payments.into_iter().flatten() {
+        let of = |name: &str| payment.get(name).and_then(Value::as_str);
+        let [amount, asset, to] = ["amount", "asset", "to"].map(of);
+        let to = to.unwrap_or("nobody can tell whom");
+        let (amount, asset) = (amount.unwrap_or_default(), asset.unwrap_or_default());
+        lines.push(format!("{amount} (smallest unit) of {asset} to {to}"));
+    }
+    let rest = ["reason", "url"].map(|name| field(fields, name));
+    lines.extend(rest.into_iter().flatten().map(str::to_owned));
+    lines.join("\n")
 }
 
 /// What is paid to whom, and why it failed: what the text does not say.

@@ -12,7 +12,9 @@ use secrecy::ExposeSecret as _;
 use super::{Operation, OperationCall, configure_sweep::check_url};
 use crate::{
     audit::{self, AuditActor, AuditNote},
+    mail::mail_address,
     notifications,
+    services::Services,
     store::{Batch, Precondition, notification_rows, rows},
     users,
     webhooks::WebhookSecret,
@@ -22,6 +24,17 @@ use crate::{
 fn is_private(url: &str) -> bool {
     let begins = ["https://", "http://127.0.0.1:", "http://localhost:"];
     begins.iter().any(|begin| url.starts_with(begin))
+}
+
+/// The URL of an address of mail, where this process can send to it.
+fn mail_url(services: &Services, address: &str) -> Result<Webhook, Fault> {
+    let address = mail_address("url", address)?;
+    if services.webhooks.mailer.is_none() {
+        return Err(Fault::unavailable(
+            "no mail server is named (notify.mail_server)",
+        ));
+    }
+    Ok(Webhook(format!("mailto:{address}")))
 }
 
 /// Sets where a person is told what waits, in place of where it was before. Each time with a new secret.
@@ -43,15 +56,19 @@ impl Operation for NotifyUser {
         let (form, secret) = match form.as_str() {
             "none" => (None, None),
             "slack" => (Some(NotificationForm::Slack), None),
+            "mail" => (Some(NotificationForm::Mail), None),
             "webhook" => {
                 let mut secret = NotificationSecret([0; 32]);
                 services.entropy.fill(&mut secret.0);
                 let text = WebhookSecret::new(secret.0).text();
                 (Some(NotificationForm::Webhook(secret)), Some(text))
             }
-            _ => return Err(Fault::field("form", "must be webhook, slack or none")),
+            _ => return Err(Fault::field("form", "must be webhook, slack, mail or none")),
         };
-        let url = check_url("url", Webhook(url), &services.webhooks.rules)?;
+        let url = match form {
+            Some(NotificationForm::Mail) => Some(mail_url(services, &url)?),
+            _ => check_url("url", Webhook(url), &services.webhooks.rules)?,
+        };
         if let (Some(NotificationForm::Slack), Some(url)) = (&form, &url)
             && !is_private(&url.0)
         {

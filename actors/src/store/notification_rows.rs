@@ -64,6 +64,12 @@ mod tests {
             ..target
         };
         check("notification-target-v1-slack", &target);
+        let target = NotificationTarget {
+            form: NotificationForm::Mail,
+            url: Webhook("mailto:ana@example.com".into()),
+            ..target
+        };
+        check("notification-target-v1-mail", &target);
         let told = Notification {
             vault: Some(VaultId::from_bytes([2; 16])),
             told: vec![

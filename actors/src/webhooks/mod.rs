@@ -24,6 +24,8 @@ mod view;
 
 use std::sync::Arc;
 
+use crate::mail::Mailer;
+
 pub(crate) use attempt::pause_ms;
 pub use deliver::WebhookDelivery;
 pub use guard::TargetRules;
@@ -32,11 +34,13 @@ pub use sender::WebhookSender;
 pub use sign::{WebhookKeys, WebhookSecret, headers, key_set};
 pub use view::{DeliveryFilter, event_message};
 
-/// What webhooks are sent with.
+/// What webhooks and notifications are sent with.
 #[derive(Clone, Default)]
 pub struct WebhookParts {
     /// The service's own keys; without one nothing is sent.
     pub keys: Option<Arc<WebhookKeys>>,
     /// Which addresses may be sent to.
     pub rules: TargetRules,
+    /// Sends mail to people; `None`: nobody is told by mail.
+    pub mailer: Option<Arc<Mailer>>,
 }

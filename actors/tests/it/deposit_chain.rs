@@ -126,6 +126,7 @@ pub fn world() -> World {
         rules: TargetRules {
             allow: vec!["127.0.0.0/8".parse().unwrap()],
         },
+        mailer: None,
     };
     world
 }

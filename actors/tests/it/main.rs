@@ -59,6 +59,7 @@ mod late_answer;
 mod lists;
 #[path = "../../../tests/support/log.rs"]
 mod log;
+mod mail;
 mod many_refusals;
 mod many_vaults;
 mod nodes;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use covault_actors::{
+    mail::{MailServer, Mailer},
     operations::{CreateUser, ListUsers, NotifyUser, RevokeUser},
     store::{Batch, CommitError},
     testing::StoreDouble,
@@ -14,7 +15,10 @@ use covault_core::ids::UserId;
 use serde_json::Value;
 
 use super::*;
-use crate::deposit_chain::{self, Receiver};
+use crate::{
+    deposit_chain::{self, Receiver},
+    mail::MailDouble,
+};
 
 const ORIGIN: &str = "https://console.example.com";
 
@@ -367,6 +371,50 @@ async fn slack__should_get_text_and_details_only_where_they_are_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail__should_name_vault_and_number_and_details_only_where_they_are_wanted() {
+    for details in [false, true] {
+        let mut world = world();
+        world.settings.notify_details = details;
+        let double = MailDouble::start("127.0.0.1").await;
+        let server = MailServer {
+            url: format!("smtp://127.0.0.1:{}", double.port),
+            account: None,
+            from: "covault@example.com".into(),
+        };
+        world.webhooks.mailer = Some(Arc::new(Mailer::new(&server).unwrap()));
+        let gateway = world.start().await;
+        let vault = manual_vault(&gateway).await;
+        let from = evm_wallet(&gateway, vault).await;
+        user(&gateway, &world, "treasurer", "approver").await;
+        for wrong in ["", "treasurer", "a@example.org,b@example.org"] {
+            let fault = try_notify(&gateway, "treasurer", "mail", wrong).await;
+            assert_eq!(fault.unwrap_err().path(), Some("url"), "{wrong}");
+        }
+        let set = try_notify(&gateway, "treasurer", "mail", "ana@example.org").await;
+        let place = set.unwrap().user.unwrap().notifications.unwrap();
+        assert_eq!(
+            (place.form.as_str(), place.host.as_str()),
+            ("mail", "ana@example.org")
+        );
+        let uuid = create(&gateway, send(&from)).await.uuid;
+        let heard = double.until(2).await.remove(1);
+        assert!(heard.contains(&"RCPT TO:<ana@example.org>".to_owned()));
+        // Long lines are folded and end in "=".
+        let text = heard.join("\n").replace("=\n", "").replace("\n ", " ");
+        let subject = format!("Subject: manual: request {uuid} waits");
+        assert!(text.contains(&subject), "{text}");
+        assert!(
+            text.contains(&format!("{ORIGIN}/requests/{uuid}")),
+            "{text}"
+        );
+        let subject = text.lines().find(|it| it.starts_with("Subject: ")).unwrap();
+        assert!(!subject.to_lowercase().contains("0x"), "{subject}");
+        assert_eq!(text.to_lowercase().contains("0x"), details, "{text}");
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator__should_be_told_of_a_node_that_stays_away() {
     let world = world();
     let gateway = world.start().await;
@@ -486,6 +534,14 @@ async fn notify__should_refuse_what_cannot_be_told() {
         ("reader", "webhook", good, Some("name"), Class::Invalid),
         ("gone", "webhook", good, None, Class::WrongState),
         ("treasurer", "fax", good, Some("form"), Class::Invalid),
+        // No mail server is named here.
+        (
+            "treasurer",
+            "mail",
+            "ana@example.org",
+            None,
+            Class::Unavailable,
+        ),
         ("treasurer", "webhook", "", Some("url"), Class::Invalid),
         (
             "treasurer",
