@@ -20,6 +20,8 @@
     reason = "a benchmark prints, and stops at the first surprise"
 )]
 
+#[path = "../shared/console_person.rs"]
+mod console_person;
 mod copies;
 mod pinned;
 mod service;

@@ -19,8 +19,9 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::{
+    console_person::ConsolePerson,
     copies::{self, CopyPlan, SampleRequest},
-    support::{Anvil, TestCluster, base64, configure, postgres::Postgres, store_table},
+    support::{Anvil, TestCluster, base64, configure, free_port, postgres::Postgres, store_table},
     usage::{cpu_s, memory_mib},
 };
 
@@ -36,7 +37,7 @@ const WAITING: u64 = 20;
 const ADDRESSES: u64 = 1_000;
 
 /// What is asked for, how often in a round, and how many milliseconds from one to the next.
-pub const KINDS: [(&str, u32, u64); 12] = [
+pub const KINDS: [(&str, u32, u64); 16] = [
     ("a finished request", 200, 4),
     ("list of requests, page 1 of 10", 40, 4),
     ("list of requests, page 90 of 10", 40, 4),
@@ -49,7 +50,14 @@ pub const KINDS: [(&str, u32, u64); 12] = [
     ("an idempotent repeat", 50, 4),
     ("a new wallet", 100, 8),
     ("a request", 40, 40),
+    ("console: /", 50, 40),
+    ("console: /history", 50, 40),
+    ("console: /vaults", 50, 40),
+    ("console: a finished request", 50, 40),
 ];
+
+/// Where the console shows a request.
+const SHOWN: &str = "/requests/";
 
 /// What is made by asking for a request: accepted, and at its end. A payment in every second.
 const REQUEST: [[&str; 2]; 2] = [
@@ -71,6 +79,8 @@ pub struct BenchService {
     payers: Vec<String>,
     writers: Vec<String>,
     batches: Vec<String>,
+    /// Who looks at the console.
+    viewer: Option<ConsolePerson>,
     /// When the first of its requests was made.
     first_ms: u64,
     next: u64,
@@ -86,11 +96,13 @@ impl BenchService {
         let chain_folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(chain_folder.path(), CHAIN).await;
         let url = server.map(Postgres::database);
+        let port = free_port();
         let prepare = |folder: &Path| {
             let chain = &anvil.url;
             let mut tables = format!(
                 "[chains.evm.{CHAIN}]\nrpc = [{chain:?}]\n\
-                 [limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n"
+                 [limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n\
+                 [console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"http://localhost:{port}\"\n"
             );
             if let Some(url) = &url {
                 tables += &store_table(folder, url);
@@ -111,6 +123,7 @@ impl BenchService {
             payers: Vec::new(),
             writers: Vec::new(),
             batches: Vec::new(),
+            viewer: None,
             first_ms: copies::first_ms(now_ms(), requests + open),
             next: now_ms() % 1_000_000 * 1_000_000,
             counting: false,
@@ -119,6 +132,9 @@ impl BenchService {
         for name in ["main", "other"] {
             service.vaults.push(service.cluster.create_vault(name));
         }
+        let mut viewer = ConsolePerson::enrol(&service.cluster, port, "viewer", "viewer").await;
+        viewer.sign_in().await;
+        service.viewer = Some(viewer);
         service.make_wallets().await;
         let made = service.make_requests().await;
         service.until_final(&made).await;
@@ -416,12 +432,30 @@ impl BenchService {
         }
     }
 
+    /// A page of the console.
+    async fn look_at(&mut self, kind: &'static str, path: &str, started: Instant) {
+        let viewer = self.viewer.as_ref().unwrap();
+        let answer = viewer.page(path).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert_eq!(status.as_u16(), 200, "{path}: {text}");
+        self.note(kind, started);
+    }
+
     /// One of [`KINDS`], once, with a time that counts from `started`.
     async fn ask(&mut self, kind: &'static str, started: Instant) {
         let vault = self.vaults[0].clone();
         let (operation, body) = match kind {
             "a request" => return self.request(started).await,
             "an idempotent repeat" => return self.repeat(started).await,
+            "console: a finished request" => {
+                let number = self.any(self.requests);
+                let uuid = copies::request_id(self.first_ms, number);
+                return self.look_at(kind, &format!("{SHOWN}{uuid}"), started).await;
+            }
+            page if page.starts_with("console: ") => {
+                let path = page.trim_start_matches("console: ");
+                return self.look_at(kind, path, started).await;
+            }
             "a new wallet" => {
                 let number = 1_000_000_000 + self.another();
                 self.wallet(&vault, number).await;

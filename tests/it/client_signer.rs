@@ -135,6 +135,11 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_asking(None).await
+    }
+
+    /// The client signer asks at this URL; `None`: the program.
+    async fn start_asking(callback: Option<String>) -> Self {
         let chain_folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(chain_folder.path(), 31337).await;
         let built = fs::read_to_string("deploy/contracts/CovaultBatch.json").unwrap();
@@ -197,7 +202,7 @@ impl World {
             "vault-uuid: {vault}\ncallback-url: {}\nssh:\n  private-key: {}\n  password: hunter2\nhttp-health:\n  \
              listening-addr: 127.0.0.1:{health}\nbus:\n  redis_url: {}\nsigner:\n  name: client\n  data_dir: {}\n  \
              generate_passphrase: true\n  development: true\n  orchestrators: [{}]\n  peers: [{}]\n  policy_file: {}\n",
-            program.url,
+            callback.as_ref().unwrap_or(&program.url),
             own.display(),
             cluster.redis.url(),
             folder.join("client").display(),
@@ -283,6 +288,31 @@ impl World {
         );
         first_signature(&outcome);
     }
+}
+
+/// `COVAULT_OUTSIDE` is a command, such as a script that writes a configuration and starts a published program with it. Its
+/// environment has what such a configuration needs; its callback is at COVAULT_CALLBACK_PORT.
+#[tokio::test]
+#[ignore = "runs a program that is not in the tree: just outside COMMAND"]
+async fn program_of_others__should_run_with_a_client_signer() {
+    let command = std::env::var("COVAULT_OUTSIDE").expect("COVAULT_OUTSIDE is a command");
+    let port = free_port();
+    let world = World::start_asking(Some(format!("http://127.0.0.1:{port}/"))).await;
+    let api = &world.cluster.api;
+    let status = tokio::task::spawn_blocking({
+        let mut program = Command::new("sh");
+        program
+            .args(["-c", &command])
+            .env("COVAULT_URL", &api.base)
+            .env("COVAULT_TOKEN", &api.token)
+            .env("COVAULT_VAULT", &world.vault)
+            .env("COVAULT_WALLET", &world.evm)
+            .env("COVAULT_CHAIN_URL", &world.anvil.url)
+            .env("COVAULT_CLIENT_SIGNER", &world.key)
+            .env("COVAULT_CALLBACK_PORT", port.to_string());
+        move || program.status().unwrap()
+    });
+    assert!(status.await.unwrap().success(), "{}", world.client.log());
 }
 
 #[tokio::test]

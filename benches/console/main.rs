@@ -1,0 +1,200 @@
+//! What the console costs: 200 tries a second to sign in beside calls of the API, and 500 open consoles. `serve` with
+//! three `signer` processes, a real Redis and the clients share this machine.
+//!
+//! `cargo bench --bench console`. COVAULT_BENCH_SECONDS sets how long each line measures, COVAULT_BENCH_CONSOLES how many
+//! pages are open. Pages of a large store are lines of `cargo bench --bench retention`.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    dead_code,
+    unused_imports,
+    missing_docs,
+    reason = "a benchmark reads the clock, prints, and stops at the first surprise"
+)]
+
+#[path = "../shared/console_person.rs"]
+mod console_person;
+#[path = "../../tests/it/support/mod.rs"]
+mod support;
+#[path = "../shared/usage.rs"]
+mod usage;
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use console_person::ConsolePerson;
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use support::{TestCluster, base64, free_port};
+use usage::cpu_s;
+
+/// Calls of the API, and tries to sign in, that begin each second.
+const RATE: u64 = 200;
+/// Rounds of quiet and of tries, in turns: whatever else the machine does meets both.
+const ROUNDS: usize = 4;
+/// One person may not have all places of listeners.
+const PEOPLE: usize = 10;
+
+fn number(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+        Err(_) => default,
+    }
+}
+
+/// Begins `RATE` of these a second, whether earlier ones have ended or not: their milliseconds from when each should have
+/// begun, and how many had which status.
+async fn at_rate(
+    seconds: u64,
+    call: impl Fn() -> reqwest::RequestBuilder,
+) -> (Vec<f64>, Vec<(u16, usize)>) {
+    let started = Instant::now() + Duration::from_millis(50);
+    let mut calls = tokio::task::JoinSet::new();
+    for index in 0..RATE * seconds {
+        let due = started + Duration::from_micros(index * 1_000_000 / RATE);
+        tokio::time::sleep_until(due.into()).await;
+        let call = call();
+        calls.spawn(async move {
+            let answer = call.send().await.unwrap();
+            let status = answer.status().as_u16();
+            answer.bytes().await.unwrap();
+            (due.elapsed().as_secs_f64() * 1e3, status)
+        });
+    }
+    let ended = calls.join_all().await;
+    let mut latencies: Vec<f64> = ended.iter().map(|(ms, _)| *ms).collect();
+    latencies.sort_by(f64::total_cmp);
+    let mut statuses: Vec<(u16, usize)> = Vec::new();
+    for (_, status) in ended {
+        match statuses.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, count)) => *count += 1,
+            None => statuses.push((status, 1)),
+        }
+    }
+    (latencies, statuses)
+}
+
+fn percentile(of: &[f64], percent: usize) -> f64 {
+    of[(of.len() * percent / 100).min(of.len() - 1)]
+}
+
+#[tokio::main]
+async fn main() {
+    // `cargo test --benches` and nextest ask for the list of tests: there are none.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let port = free_port();
+    let cluster = TestCluster::start_prepared(60_000, "raw_signing = true", |folder| {
+        let path = folder.join("serve.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        let console = format!(
+            "\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"http://localhost:{port}\"\n"
+        );
+        fs::write(&path, text + &console).unwrap();
+    })
+    .await;
+    let vault = cluster.create_vault("bench");
+    let from = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+    let mut people = Vec::new();
+    for person in 0..PEOPLE {
+        let name = format!("person-{person}");
+        people.push(ConsolePerson::enrol(&cluster, port, &name, "viewer").await);
+    }
+    for person in &mut people {
+        person.sign_in().await;
+    }
+    overload(&cluster, &people[0], &from).await;
+    open_consoles(&cluster, &people, &from).await;
+}
+
+/// How much slower calls of the API are beside tries to sign in.
+async fn overload(cluster: &TestCluster, person: &ConsolePerson, from: &str) {
+    let seconds = number("COVAULT_BENCH_SECONDS", 30);
+    let message = json!({"solanaMessage": {"from": from, "content": base64("measure me")}});
+    let uuid = cluster.api.create(message).await;
+    cluster.api.execute(&uuid).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let (url, token) = (&cluster.api.base, &cluster.api.token);
+    let details = || {
+        let call = http.post(format!("{url}/v1/getSigningRequestDetails"));
+        call.header("x-mtoken", token).json(&json!({"uuid": uuid}))
+    };
+    let wrong = person.wrong_sign_in().await;
+    let (mut quiet, mut beside, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+    at_rate(5, details).await;
+    for _ in 0..ROUNDS {
+        quiet.extend(at_rate(seconds / 2, details).await.0);
+        let tries = at_rate(seconds / 2, || person.posting("/sign-in", &wrong));
+        let (calls, tries) = tokio::join!(at_rate(seconds / 2, details), tries);
+        beside.extend(calls.0);
+        tried.extend(tries.1);
+    }
+    for latencies in [&mut quiet, &mut beside] {
+        latencies.sort_by(f64::total_cmp);
+    }
+    for percent in [50, 90, 99] {
+        let [one, other] = [&quiet, &beside].map(|of| percentile(of, percent));
+        let more = (other / one - 1.0) * 100.0;
+        println!(
+            "getSigningRequestDetails p{percent}: {one:.2} ms, beside {RATE} tries a second to sign in {other:.2} ms ({more:+.1} %)"
+        );
+    }
+    println!("  the tries were answered (status, how many, in each round): {tried:?}");
+}
+
+/// What pages that listen cost the service while a request a second changes.
+async fn open_consoles(cluster: &TestCluster, people: &[ConsolePerson], from: &str) {
+    let seconds = number("COVAULT_BENCH_SECONDS", 30);
+    let count = usize::try_from(number("COVAULT_BENCH_CONSOLES", 500)).unwrap();
+    let heard = Arc::new(AtomicU64::new(0));
+    let mut used = Vec::new();
+    let mut open = tokio::task::JoinSet::new();
+    for are_open in [false, true] {
+        if are_open {
+            for number in 0..count {
+                let answer = people[number % people.len()].page("/events").send();
+                let answer = answer.await.unwrap();
+                assert_eq!(answer.status().as_u16(), 200, "console {number}");
+                let heard = Arc::clone(&heard);
+                open.spawn(async move {
+                    let mut stream = answer.bytes_stream();
+                    while let Some(Ok(bytes)) = stream.next().await {
+                        let changed = bytes.windows(7).filter(|it| *it == b"changed");
+                        heard.fetch_add(u64::try_from(changed.count()).unwrap(), Ordering::Relaxed);
+                    }
+                });
+            }
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+        let pid = cluster.serve.pid();
+        let (before, began) = (cpu_s(pid), Instant::now());
+        for number in 0..seconds {
+            let content = base64(format!("message {number} {are_open}"));
+            let message = json!({"solanaMessage": {"from": from, "content": content}});
+            cluster.api.create(message).await;
+            let due = began + Duration::from_secs(number + 1);
+            tokio::time::sleep_until(due.into()).await;
+        }
+        used.push((cpu_s(pid) - before) / began.elapsed().as_secs_f64() * 100.0);
+    }
+    println!(
+        "a message a second: {:.1} % of a core; beside {count} open consoles {:.1} % ({:+.1}), which were told {} times",
+        used[0],
+        used[1],
+        used[1] - used[0],
+        heard.load(Ordering::Relaxed)
+    );
+}
