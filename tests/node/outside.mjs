@@ -41,7 +41,10 @@ const answers = {
     const { domain, primaryType, message } = payload;
     const signature = ethersSignature(parts).serialized;
     const domainTypes = { name: "string", version: "string", chainId: "uint256" };
-    const EIP712Domain = Object.keys(domain).map((name) => ({ name, type: domainTypes[name] }));
+    // In the order of EIP-712, whatever that of the JSON is.
+    const EIP712Domain = Object.entries(domainTypes)
+      .filter(([name]) => name in domain)
+      .map(([name, type]) => ({ name, type }));
     const data = { ...payload, types: { ...types, EIP712Domain } };
     return {
       addresses: [
