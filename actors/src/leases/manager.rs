@@ -44,8 +44,8 @@ pub enum Msg {
     RoundDue,
     /// The orchestrator is stopping: it takes no more leases, and gives what it has to others that are alive.
     Leave,
-    /// These were emptied and given back, or could not be.
-    Moved(Vec<LeaseScope>),
+    /// These were emptied, and whether they were given back.
+    Moved(Vec<LeaseScope>, bool),
 }
 
 pub struct LeaseManager;
@@ -138,14 +138,16 @@ impl Actor for LeaseManager {
             }
             Msg::Leave => {
                 state.leaving = true;
+                // Also what another one was not there for long enough for.
+                state.gives_later = true;
                 state.leave(&myself).await;
             }
-            Msg::Moved(scopes) => {
+            Msg::Moved(scopes, released) => {
                 for scope in scopes {
                     state.moving.remove(&scope);
                 }
                 state.give(&myself);
-                if state.moving.is_empty() {
+                if state.moving.is_empty() || !released {
                     state.rounds = ROUNDS_PER_FULL_SCAN;
                 }
                 if state.leaving {
@@ -446,7 +448,7 @@ fn hand_over(
             join_all(scopes.iter().map(|scope| ended(directory, *scope))).await;
         }
         let released = release(&services, &leases).await;
-        let _ = myself.cast(Msg::Moved(scopes.clone()));
+        let _ = myself.cast(Msg::Moved(scopes.clone(), released.is_ok()));
         match released {
             Ok(()) => told::tell(&services, VaultMove::HandedOver, &scopes).await,
             Err(fault) => {

@@ -52,7 +52,7 @@ pub enum Msg {
 /// Actors that begin at the same time, in addition to those that callers ask for: each reads the store.
 const STARTING_AT_ONCE: usize = 32;
 /// Vaults of which it is looked at once what they have to go on with.
-const LOOKED_AT_ONCE: usize = 1_000;
+const LOOKED_AT_ONCE: usize = 200;
 
 pub struct VaultDirectory;
 
@@ -254,11 +254,13 @@ impl DirectoryState {
                 if self.failed_looks == 0 {
                     tracing::warn!(
                         ?fault,
-                        "failed to read what vaults have to go on with; retrying"
+                        "failed to read what vaults have to go on with; all of these begin"
                     );
                 }
                 self.failed_looks = self.failed_looks.saturating_add(1);
-                self.unseen.extend(vaults);
+                // What cannot be read of one of them must not hold up the others, nor those behind them.
+                self.due.extend(vaults);
+                self.start_due(myself);
                 let pause = self.services.backoff(self.failed_looks);
                 myself.send_after(pause, || Msg::LookDue);
             }
