@@ -91,7 +91,7 @@ impl ProcessProtection {
     }
 
     /// From now on this thread, and those that it starts, write nowhere but in `folder`, read beside
-    /// it what belongs to the system and this one file only, and start no program.
+    /// it what belongs to the system and what is in the folder of `file` only, and start no program.
     pub fn confine(mut self, folder: &Path, file: &Path) -> Self {
         // What it says in words is read from its source's folder in debug builds: now, or never.
         let _ = age::DecryptError::DecryptionFailed.to_string();
@@ -136,6 +136,16 @@ fn named_roots() -> Vec<PathBuf> {
     named.filter(|path| !path.as_os_str().is_empty()).collect()
 }
 
+/// Where a file lies, and where it is when that is a link. Who changes it puts another one in its place, which a rule for
+/// the file alone would not let a node read: it would go on with what it was told before. Never the whole system.
+fn folders_of(file: &Path) -> Vec<PathBuf> {
+    let real = fs::canonicalize(file).ok();
+    let named = std::path::absolute(file).ok();
+    let folders = [real, named].into_iter().flatten();
+    let folders = folders.filter_map(|path| path.parent().map(Path::to_owned));
+    folders.filter(|folder| folder.parent().is_some()).collect()
+}
+
 fn confine(folder: &Path, file: &Path, roots: &[PathBuf]) -> Result<RulesetStatus, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // On systems that have it elsewhere.
@@ -147,6 +157,7 @@ fn confine(folder: &Path, file: &Path, roots: &[PathBuf]) -> Result<RulesetStatu
         .create()?
         .add_rules(path_beneath_rules(system, read))?
         .add_rules(path_beneath_rules([file], read))?
+        .add_rules(path_beneath_rules(folders_of(file), AccessFs::ReadFile))?
         .add_rules(path_beneath_rules(roots, read))?
         .add_rules(path_beneath_rules(
             ["/dev/null"],
@@ -163,7 +174,7 @@ fn confine(folder: &Path, file: &Path, roots: &[PathBuf]) -> Result<RulesetStatu
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::{io::ErrorKind, process::Command, thread};
+    use std::{io::ErrorKind, process::Command, sync::mpsc, thread};
 
     use super::*;
 
@@ -176,22 +187,30 @@ mod tests {
             fs::create_dir(path).unwrap();
             fs::write(path.join("secret"), "x").unwrap();
         }
-        fs::write(other.join("shown"), "x").unwrap();
+        let shown = other.join("rules/shown");
+        fs::create_dir(other.join("rules")).unwrap();
+        fs::write(&shown, "before").unwrap();
         fs::write(other.join("roots.pem"), "r").unwrap();
+        let (confined_now, is_confined) = mpsc::channel();
+        let (replaced_now, is_replaced) = mpsc::channel();
+        let to_replace = shown.clone();
         let confined = thread::spawn(move || {
             let roots = [other.join("roots.pem")];
-            let status = confine(&own, &other.join("shown"), &roots).unwrap();
+            let status = confine(&own, &shown, &roots).unwrap();
+            confined_now.send(()).unwrap();
             let inner = thread::spawn(move || {
+                is_replaced.recv().unwrap();
                 fs::write(own.join("new"), "y").unwrap();
                 fs::create_dir(own.join("folder")).unwrap();
                 fs::rename(own.join("new"), own.join("folder/old")).unwrap();
                 assert_eq!(fs::read(own.join("folder/old")).unwrap(), b"y");
                 fs::remove_file(own.join("secret")).unwrap();
                 fs::read("/etc/passwd").unwrap();
-                assert_eq!(fs::read(other.join("shown")).unwrap(), b"x");
+                assert_eq!(fs::read(&shown).unwrap(), b"after");
                 assert_eq!(fs::read(other.join("roots.pem")).unwrap(), b"r");
                 [
-                    fs::write(other.join("shown"), "z"),
+                    fs::write(&shown, "z"),
+                    fs::remove_file(&shown),
                     fs::read(other.join("secret")).map(|_| ()),
                     fs::write(other.join("secret"), "z"),
                     fs::remove_file(other.join("secret")),
@@ -201,6 +220,11 @@ mod tests {
             });
             (status, inner.join().unwrap())
         });
+        // As editors and `covault policy approver` do it.
+        is_confined.recv().unwrap();
+        fs::write(to_replace.with_extension("new"), "after").unwrap();
+        fs::rename(to_replace.with_extension("new"), &to_replace).unwrap();
+        replaced_now.send(()).unwrap();
         let (status, reached) = confined.join().unwrap();
         if status == RulesetStatus::NotEnforced {
             return eprintln!("this kernel has no landlock: a node says so, and is not confined");

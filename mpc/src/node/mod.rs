@@ -663,7 +663,9 @@ impl Node {
                         node.drop_message(&from, error.into());
                     }
                 }
-                Ok(opened) if kind == EnvelopeKind::Rejection => node.rejected(&header, &opened.body),
+                Ok(opened) if kind == EnvelopeKind::Rejection => {
+                    node.rejected(&header, &opened.body)
+                }
                 Ok(opened) if kind == EnvelopeKind::Reply => node.confirmed(&header, &opened),
                 // Long, and nothing is signed with a share in the meantime; or of a peer, who shows as many as
                 // it likes.
