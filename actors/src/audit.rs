@@ -6,7 +6,7 @@
 use std::fmt;
 
 use covault_core::{
-    audit::{AuditChain, AuditEntry, BEGAN, ChainHead, LinkedEntry, VAULT_CHAIN},
+    audit::{AuditChain, AuditEntry, AuditEvent, BEGAN, ChainHead, LinkedEntry, VAULT_CHAIN},
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
     order::NodeId,
@@ -100,8 +100,7 @@ pub fn nodes(ids: &[NodeId]) -> String {
 pub struct AuditNote {
     by: AuditActor,
     subject: String,
-    event: String,
-    facts: Vec<(String, String)>,
+    events: Vec<AuditEvent>,
 }
 
 impl AuditNote {
@@ -110,9 +109,18 @@ impl AuditNote {
         Self {
             by: by.clone(),
             subject: subject.to_string(),
+            events: Vec::new(),
+        }
+        .and(event)
+    }
+
+    /// Something more that happened to it.
+    pub fn and(mut self, event: &str) -> Self {
+        self.events.push(AuditEvent {
             event: event.to_owned(),
             facts: Vec::new(),
-        }
+        });
+        self
     }
 
     /// Something that happened to a request.
@@ -125,15 +133,15 @@ impl AuditNote {
         Self::new(by, AuditChain::Vault(vault), event)
     }
 
-    /// More about it. What is empty is left out, what is very long is cut.
+    /// More about the last event. What is empty is left out, what is very long is cut.
     pub fn fact(mut self, name: &str, value: impl fmt::Display) -> Self {
         let value = value.to_string();
-        if !value.is_empty() {
+        if let (Some(event), false) = (self.events.last_mut(), value.is_empty()) {
             let value = match value.char_indices().nth(MAX_FACT) {
                 Some((end, _)) => format!("{}...", value.get(..end).unwrap_or_default()),
                 None => value,
             };
-            self.facts.push((name.to_owned(), value));
+            event.facts.push((name.to_owned(), value));
         }
         self
     }
@@ -146,16 +154,14 @@ impl AuditNote {
         let Self {
             by: AuditActor { who, call },
             subject,
-            event,
-            facts,
+            events,
         } = self;
         let entry = AuditEntry {
             at_ms: now_ms,
             by: who,
             call,
             subject,
-            event,
-            facts,
+            events,
         };
         batch.append(chain, entry.encode()?);
         Ok(())

@@ -44,8 +44,13 @@ struct AuditView {
     number: u64,
     at: Time,
     by: Text,
-    event: Text,
     subject: Text,
+    events: Vec<EventView>,
+}
+
+/// An event of an entry.
+struct EventView {
+    event: Text,
     facts: Vec<(Text, Text)>,
 }
 
@@ -120,17 +125,13 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
     let found = found.into_iter().filter(|entry| entry.at < end);
     let mut entries: Vec<_> = found
         .map(|entry| {
-            let event = entry.event.unwrap_or_default();
-            let facts = event.facts.iter();
+            let report = entry.report.unwrap_or_default();
             AuditView {
                 number: entry.at,
-                at: Time::new(event.at_ms),
-                by: Text::new(&event.by),
-                event: Text::new(&event.event),
-                subject: Text::new(&event.subject),
-                facts: facts
-                    .map(|fact| (Text::new(&fact.name), Text::new(&fact.value)))
-                    .collect(),
+                at: Time::new(report.at_ms),
+                by: Text::new(&report.by),
+                subject: Text::new(&report.subject),
+                events: report.events.iter().map(event_view).collect(),
             }
         })
         .collect();
@@ -150,6 +151,16 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
         chain: Text::new(name),
         chain_uuid: chain,
     })
+}
+
+fn event_view(event: &admin::AuditEvent) -> EventView {
+    let facts = event.facts.iter();
+    EventView {
+        event: Text::new(&event.event),
+        facts: facts
+            .map(|fact| (Text::new(&fact.name), Text::new(&fact.value)))
+            .collect(),
+    }
 }
 
 /// The number of the last entry of a chain.
@@ -294,7 +305,7 @@ mod tests {
                 number: linked.number,
                 previous: hex::encode(linked.previous),
                 hash: hex::encode(linked.hash),
-                event: None,
+                report: None,
                 body: linked.body,
             });
         }

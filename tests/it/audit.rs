@@ -75,12 +75,24 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
         .collect();
     let events: Vec<&str> = of_request
         .iter()
-        .map(|entry| entry["event"].as_str().unwrap())
+        .flat_map(|entry| entry["events"].as_array().unwrap())
+        .map(|event| event["event"].as_str().unwrap())
         .collect();
     assert_eq!(
-        (events[0], *events.last().unwrap()),
-        ("Received", "HandedOver")
+        events,
+        [
+            "Received",
+            "PolicyPassed",
+            "ApprovalAsked",
+            "Approved",
+            "Built",
+            "SessionClaimed",
+            "SignaturesMade",
+            "HandedOver"
+        ]
     );
+    // One entry per commit.
+    assert_eq!(of_request.len(), 2);
     assert!(of_request[0]["by"].as_str().unwrap().starts_with("token:"));
     assert!(!of_request[0]["call"].as_str().unwrap().is_empty());
     for secret in ["platformToken", "adminToken"] {

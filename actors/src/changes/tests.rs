@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use async_trait::async_trait;
 use covault_core::{
-    audit::{AuditChain, AuditEntry},
+    audit::{AuditChain, AuditEntry, AuditEvent},
     derive::KeyPath,
     fault::Class,
     ids::{RequestId, TokenId, VaultId, WalletId},
@@ -127,8 +127,10 @@ async fn change(store: &MemoryStore, vault: u8, number: u64, at_ms: u64) {
         by: "service".into(),
         call: String::new(),
         subject: format!("request:{id}"),
-        event: "Received".into(),
-        facts: Vec::new(),
+        events: vec![AuditEvent {
+            event: "Received".into(),
+            facts: Vec::new(),
+        }],
     };
     let mut batch = Batch::new();
     let row = rows::encode(&request).unwrap();

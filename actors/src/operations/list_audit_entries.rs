@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use covault_core::{
-    audit::{AuditChain, AuditEntry, LinkedEntry},
+    audit::{AuditChain, AuditEntry, AuditEvent, LinkedEntry},
     fault::Fault,
     schema::admin,
 };
@@ -57,27 +57,29 @@ fn entry_message((at, linked): (u64, LinkedEntry)) -> admin::AuditEntry {
         number,
         previous: hex::encode(previous),
         hash: hex::encode(hash),
-        event: AuditEntry::decode(&body).map(event_message),
+        report: AuditEntry::decode(&body).map(report_message),
         body,
     }
 }
 
-fn event_message(entry: AuditEntry) -> admin::AuditEvent {
+fn report_message(entry: AuditEntry) -> admin::AuditReport {
     let AuditEntry {
         at_ms,
         by,
         call,
         subject,
-        event,
-        facts,
+        events,
     } = entry;
     let fact = |(name, value)| admin::AuditFact { name, value };
-    admin::AuditEvent {
+    let event = |AuditEvent { event, facts }| admin::AuditEvent {
+        event,
+        facts: facts.into_iter().map(fact).collect(),
+    };
+    admin::AuditReport {
         at_ms,
         by,
         call,
         subject,
-        event,
-        facts: facts.into_iter().map(fact).collect(),
+        events: events.into_iter().map(event).collect(),
     }
 }

@@ -11,7 +11,7 @@ use covault_core::{
 };
 use prost::Message as _;
 
-use self::side_rows::{add_audit_entries, change_claims, pass_on};
+use self::side_rows::{add_audit_entry, change_claims, pass_on};
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
@@ -461,12 +461,12 @@ async fn try_advance(
     };
     let number = *version + 1;
     batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-    add_audit_entries(
+    add_audit_entry(
         &mut batch,
         &next,
         *version == 0,
         payload,
-        trail,
+        &trail,
         extras.command_commit.map(CommandCommit::by),
     )?;
     let outbox = rows::outbox(next.vault, next.id);

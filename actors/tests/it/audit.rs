@@ -25,7 +25,21 @@ use sha2::{Digest as _, Sha256};
 
 use crate::world::*;
 
-/// Every entry of a store's log, chain by chain, and what is wrong with them.
+/// An entry as often as it has events, with one of them each.
+fn apart(entry: AuditEntry) -> impl Iterator<Item = AuditEntry> {
+    let events = entry.events.clone().into_iter();
+    events.map(move |event| AuditEntry {
+        events: vec![event],
+        ..entry.clone()
+    })
+}
+
+/// What happened.
+pub fn event(entry: &AuditEntry) -> &str {
+    &entry.events[0].event
+}
+
+/// Every event of a store's log with its entry, chain by chain, and what is wrong with them.
 async fn read(store: &dyn Store) -> (BTreeMap<AuditChain, Vec<AuditEntry>>, Vec<ChainReport>) {
     let log = AuditLog(store);
     let (mut all, mut reports) = (BTreeMap::new(), Vec::new());
@@ -49,7 +63,8 @@ async fn read(store: &dyn Store) -> (BTreeMap<AuditChain, Vec<AuditEntry>>, Vec<
                         break;
                     };
                     next = last + 1;
-                    entries.extend(page.iter().filter_map(|(_, linked)| checker.take(linked)));
+                    let read = page.iter().filter_map(|(_, linked)| checker.take(linked));
+                    entries.extend(read.flat_map(apart));
                 }
                 if log.head(chain).await.unwrap() == head {
                     break (entries, checker.end(head));
@@ -70,12 +85,12 @@ pub async fn whole(store: &dyn Store, what: &str) -> BTreeMap<AuditChain, Vec<Au
     }
     for chain in all[&AuditChain::Service]
         .iter()
-        .filter(|it| it.event == VAULT_CHAIN)
+        .filter(|it| event(it) == VAULT_CHAIN)
     {
         let of: AuditChain = chain.subject.parse().unwrap();
         assert!(all.contains_key(&of), "{what}: {of} is not there");
     }
-    assert_eq!(all[&AuditChain::Service][0].event, BEGAN, "{what}");
+    assert_eq!(event(&all[&AuditChain::Service][0]), BEGAN, "{what}");
     all
 }
 
@@ -89,7 +104,7 @@ pub async fn tells_of_each_once(store: &dyn Store, requests: &[RequestId], what:
             .flatten()
             .filter(|entry| entry.subject == subject)
             .collect();
-        let count = |event: &str| of.iter().filter(|entry| entry.event == event).count();
+        let count = |name: &str| of.iter().filter(|entry| event(entry) == name).count();
         assert_eq!(count("Received"), 1, "{what}: {of:#?}");
         let ends = [
             "NodeAccepted",
@@ -99,15 +114,15 @@ pub async fn tells_of_each_once(store: &dyn Store, requests: &[RequestId], what:
             "Rejected",
         ];
         assert_eq!(
-            ends.iter().map(|event| count(event)).sum::<usize>(),
+            ends.iter().map(|name| count(name)).sum::<usize>(),
             1,
             "{what}: {of:#?}"
         );
-        assert_eq!(of.first().unwrap().event, "Received", "{what}");
+        assert_eq!(event(of[0]), "Received", "{what}");
         // Then its transaction is followed.
         assert!(count("Final") <= 1, "{what}: {of:#?}");
-        let last = of.iter().rev().find(|entry| entry.event != "Final");
-        assert!(ends.contains(&last.unwrap().event.as_str()), "{what}");
+        let last = of.iter().rev().find(|entry| event(entry) != "Final");
+        assert!(ends.contains(&event(last.unwrap())), "{what}");
     }
 }
 
@@ -121,7 +136,7 @@ fn client() -> Caller {
 }
 
 fn fact<'a>(entry: &'a AuditEntry, name: &str) -> &'a str {
-    let found = entry.facts.iter().find(|(key, _)| key == name);
+    let found = entry.events[0].facts.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)
 }
 
@@ -149,7 +164,7 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     let all = whole(&*world.store, "").await;
     let service = &all[&AuditChain::Service];
     let events = |entries: &[AuditEntry]| {
-        let events = entries.iter().map(|entry| entry.event.clone());
+        let events = entries.iter().map(|entry| event(entry).to_owned());
         events.collect::<Vec<_>>()
     };
     assert_eq!(
@@ -175,9 +190,9 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     assert_eq!(token.call, admin().request_id);
     assert_eq!(fact(token, "vaults"), vault.to_string());
     let of_vault = &all[&AuditChain::Vault(vault)];
-    assert_eq!(of_vault[0].event, "VaultMade");
+    assert_eq!(event(&of_vault[0]), "VaultMade");
     assert_eq!(fact(&of_vault[0], "name"), "main");
-    let of = |event: &str| of_vault.iter().find(|entry| entry.event == event).unwrap();
+    let of = |name: &str| of_vault.iter().find(|entry| event(entry) == name).unwrap();
     assert_eq!(fact(of("WalletMade"), "address"), address);
     assert_eq!(
         events(of_vault)
@@ -190,10 +205,7 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     assert_eq!(received.subject, format!("request:{uuid}"));
     assert_eq!(fact(received, "payloadSha256").len(), 64);
     let last = of_vault.last().unwrap();
-    assert_eq!(
-        (last.event.as_str(), last.by.as_str()),
-        ("HandedOver", "service")
-    );
+    assert_eq!((event(last), last.by.as_str()), ("HandedOver", "service"));
     assert_eq!(fact(last, "state"), "Succeeded");
     // Nothing that opens anything.
     let secret = made.secret;
@@ -221,7 +233,7 @@ async fn the_log__should_name_who_rejected_a_request() {
     let all = whole(&*world.store, "").await;
     let rejected = all[&AuditChain::Vault(vault)]
         .iter()
-        .find(|entry| entry.event == "Rejected")
+        .find(|entry| event(entry) == "Rejected")
         .unwrap();
     assert_eq!(rejected.by, format!("token:{}", who.token));
     assert_eq!(rejected.subject, format!("request:{uuid}"));
@@ -246,10 +258,12 @@ async fn the_log__should_be_told_to_operators_alone() {
     let entry = entries[0].clone();
     let (number, hash) = (entry.number, entry.hash);
     assert_eq!(head, Some(admin::AuditHead { number, hash }));
-    let event = AuditEntry::decode(&entry.body).unwrap().event;
+    let decoded = AuditEntry::decode(&entry.body).unwrap();
+    let told = entry.report.unwrap();
+    assert_eq!((told.at_ms, told.by), (decoded.at_ms, decoded.by.clone()));
     assert_eq!(
-        (entry.event.unwrap().event, event),
-        (BEGAN.into(), BEGAN.into())
+        (told.events[0].event.as_str(), event(&decoded)),
+        (BEGAN, BEGAN)
     );
 }
 

@@ -35,7 +35,11 @@ use covault_core::{
 };
 use proptest::prelude::*;
 
-use crate::{audit::whole, chain_double::FINAL, world::*};
+use crate::{
+    audit::{event, whole},
+    chain_double::FINAL,
+    world::*,
+};
 
 /// What a client may do.
 fn client() -> Caller {
@@ -200,7 +204,7 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     let events = |of: &str| {
         let subject = format!("request:{of}");
         let of = of_vault.iter().filter(|entry| entry.subject == subject);
-        of.map(|entry| entry.event.as_str()).collect::<Vec<_>>()
+        of.map(event).collect::<Vec<_>>()
     };
     assert_eq!(events(&waits.uuid).last(), Some(&"Restored"));
     let signing = events(&signing.uuid);
@@ -301,7 +305,7 @@ async fn restore__should_succeed_with_what_was_mined_since_the_backup() {
     }
     assert_eq!(world.evm.accepted(), 1, "nothing was sent for it");
     let all = whole(&*world.store, "").await;
-    let found = |chain: &AuditChain| all[chain].iter().any(|it| it.event == "FoundFinal");
+    let found = |chain: &AuditChain| all[chain].iter().any(|it| event(it) == "FoundFinal");
     assert!(all.keys().any(found));
 }
 
@@ -553,8 +557,8 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
         let fault = call::<CreateWallet>(&gateway, &client(), request).await;
         assert_eq!(fault.unwrap_err().class(), &Class::Unavailable);
         let all = whole(&*world.store, &format!("cut {cut}")).await;
-        let once = |chain: AuditChain, event: &str| {
-            all[&chain].iter().filter(|it| it.event == event).count()
+        let once = |chain: AuditChain, name: &str| {
+            all[&chain].iter().filter(|it| event(it) == name).count()
         };
         assert_eq!(once(AuditChain::Service, "StoreRestored"), 1);
         assert_eq!(once(AuditChain::Vault(vault), "Restored"), 1);

@@ -307,7 +307,7 @@ impl LogChecker {
     pub fn entry(&mut self, chain: AuditChain, linked: &LinkedEntry) {
         let tells = self.checker(chain).take(linked);
         if let (AuditChain::Service, Some(entry)) = (chain, tells)
-            && entry.event == VAULT_CHAIN
+            && entry.events.iter().any(|it| it.event == VAULT_CHAIN)
             && let Ok(of) = entry.subject.parse()
         {
             self.told.insert(of, linked.number);

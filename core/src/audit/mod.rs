@@ -103,7 +103,7 @@ impl FromStr for AuditChain {
     }
 }
 
-/// Something that happened. Holds no secret.
+/// What happened to a subject in one commit. Holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditEntry {
@@ -115,6 +115,14 @@ pub struct AuditEntry {
     pub call: String,
     /// Its subject: `request:`, `wallet:`, `vault:`, ... and an id.
     pub subject: String,
+    /// What, in its order: one at least.
+    pub events: Vec<AuditEvent>,
+}
+
+/// Something that happened. Holds no secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuditEvent {
     /// Its name.
     pub event: String,
     /// More: names and values.
@@ -130,7 +138,7 @@ enum VersionedEntry<T> {
 }
 
 /// The fields of an entry in the order in which they are hashed: BCS has no names.
-type EntryFields = (u64, String, String, String, String, Vec<(String, String)>);
+type EntryFields<T> = (u64, T, T, T, Vec<(T, Vec<(T, T)>)>);
 
 impl AuditEntry {
     /// Its one form in bytes: BCS.
@@ -143,26 +151,29 @@ impl AuditEntry {
             by,
             call,
             subject,
-            event,
-            facts,
+            events,
         } = self;
-        bcs::to_bytes(&VersionedEntry::V1((
-            at_ms, by, call, subject, event, facts,
-        )))
-        .map_err(Fault::bug)
+        let events = events.iter().map(|AuditEvent { event, facts }| {
+            let facts = facts.iter().map(|(name, value)| (&**name, &**value));
+            (&**event, facts.collect())
+        });
+        let fields: EntryFields<&str> = (*at_ms, by, call, subject, events.collect());
+        bcs::to_bytes(&VersionedEntry::V1(fields)).map_err(Fault::bug)
     }
 
     /// The entry of such bytes; `None` when they are of another version, or none.
     pub fn decode(body: &[u8]) -> Option<Self> {
-        let VersionedEntry::V1((at_ms, by, call, subject, event, facts)) =
-            bcs::from_bytes::<VersionedEntry<EntryFields>>(body).ok()?;
+        let VersionedEntry::V1((at_ms, by, call, subject, events)) =
+            bcs::from_bytes::<VersionedEntry<EntryFields<String>>>(body).ok()?;
+        let events = events.into_iter();
         Some(Self {
             at_ms,
             by,
             call,
             subject,
-            event,
-            facts,
+            events: events
+                .map(|(event, facts)| AuditEvent { event, facts })
+                .collect(),
         })
     }
 }

@@ -16,10 +16,18 @@ fn entry(text: &str) -> AuditEntry {
         by: "token:7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
         call: "call-1".into(),
         subject: "request:00000000-0000-0000-0000-000000000001".into(),
-        event: text.into(),
-        facts: vec![
-            ("state".into(), "Signed".into()),
-            ("detail".into(), "0x\"é".into()),
+        events: vec![
+            AuditEvent {
+                event: text.into(),
+                facts: vec![
+                    ("state".into(), "Signed".into()),
+                    ("detail".into(), "0x\"é".into()),
+                ],
+            },
+            AuditEvent {
+                event: "Then".into(),
+                facts: Vec::new(),
+            },
         ],
     }
 }
@@ -30,10 +38,10 @@ fn chain(of: AuditChain, length: u64) -> Vec<LinkedEntry> {
     for number in 1..=length {
         let mut entry = entry(&format!("Event{number}"));
         if number == 1 {
-            entry.event = BEGAN.into();
+            entry.events[0].event = BEGAN.into();
         }
         if let (AuditChain::Service, 2) = (of, number) {
-            entry.event = VAULT_CHAIN.into();
+            entry.events[1].event = VAULT_CHAIN.into();
             entry.subject = vault(1).to_string();
         }
         let head = links.last().map(LinkedEntry::head);
@@ -286,6 +294,11 @@ fn reader__should_name_chain_and_entry() {
     );
     let changed = lines[6].replace("Event2", "Event9");
     let mut with = lines.clone();
+    with[6] = &changed;
+    says(&with, &format!("{vault}: entry 2 was modified"));
+    // One event of several.
+    let changed = lines[6].replace(",{\"event\":\"Then\",\"facts\":{}}", "");
+    assert_ne!(changed, lines[6]);
     with[6] = &changed;
     says(&with, &format!("{vault}: entry 2 was modified"));
     let mut twice = lines.clone();

@@ -26,19 +26,20 @@ const HANDED_OVER_MS: u64 = 24 * 60 * 60 * 1000;
 /// takes (14 days in bitcoind).
 const SENT_MS: u64 = 15 * 24 * 60 * 60 * 1000;
 
-/// The entries of the audit log. The first one of a request says what is wanted.
-pub(super) fn add_audit_entries(
+/// The entry of the audit log: one per commit, as each is looked for, hashed and written. The first one of a request
+/// says what is wanted.
+pub(super) fn add_audit_entry(
     batch: &mut Batch,
     request: &SigningRequest,
     first: bool,
     payload: Option<&Payload>,
-    trail: Vec<AuditRecord>,
+    trail: &[AuditRecord],
     by: Option<&AuditActor>,
 ) -> Result<(), Fault> {
     let service = AuditActor::service();
     let by = by.unwrap_or(&service);
-    let chain = AuditChain::Vault(request.vault);
-    if first {
+    let mut entry_ms = request.created_at_ms;
+    let mut note = first.then(|| {
         AuditNote::for_request(by, request.id, "Received")
             .fact("kind", payload.map_or("", Payload::kind))
             .fact("network", request.network.name())
@@ -56,21 +57,25 @@ pub(super) fn add_audit_entries(
                 "payloadSha256",
                 hex::encode(Sha256::digest(&request.payload)),
             )
-            .add_to(batch, chain, request.created_at_ms)?;
+    });
+    for AuditRecord {
+        at_ms,
+        event,
+        state,
+        detail,
+    } in trail
+    {
+        let next = match note {
+            Some(note) => note.and(event),
+            None => AuditNote::for_request(by, request.id, event),
+        };
+        note = Some(next.fact("state", state).fact("detail", detail));
+        entry_ms = *at_ms;
     }
-    for audit in trail {
-        let AuditRecord {
-            at_ms,
-            event,
-            state,
-            detail,
-        } = audit;
-        AuditNote::for_request(by, request.id, &event)
-            .fact("state", state)
-            .fact("detail", detail)
-            .add_to(batch, chain, at_ms)?;
+    match note {
+        Some(note) => note.add_to(batch, AuditChain::Vault(request.vault), entry_ms),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Gives claims to their next holders, or to nobody.

@@ -8,7 +8,7 @@ use covault_core::{
 };
 
 use super::*;
-use crate::audit::whole;
+use crate::audit::{event, whole};
 
 fn key(number: u8) -> TestSshKey {
     TestSshKey::new(TestSshKind::Ed25519, number)
@@ -371,10 +371,10 @@ async fn client_signers__should_be_those_whom_the_people_of_the_vault_have_named
     let log = whole(&*world.store, "").await;
     let mut entries = log[&AuditChain::Vault(vault)].iter();
     let entry = entries
-        .find(|it| it.event == "ApprovalRuleChanged")
+        .find(|it| event(it) == "ApprovalRuleChanged")
         .unwrap();
     let fact = |name: &str| {
-        let mut facts = entry.facts.iter();
+        let mut facts = entry.events[0].facts.iter();
         facts
             .find(|(known, _)| known == name)
             .map(|(_, fact)| fact.as_str())
@@ -466,10 +466,10 @@ async fn wallets__should_be_signed_for_by_the_stricter_of_their_rule_and_the_vau
     let log = whole(&*world.store, "").await;
     let mut entries = log[&AuditChain::Vault(vault)].iter().rev();
     let entry = entries
-        .find(|it| it.event == "ApprovalRuleChanged")
+        .find(|it| event(it) == "ApprovalRuleChanged")
         .unwrap();
     let fact = |of: &str| {
-        let found = entry.facts.iter().find(|(name, _)| name == of);
+        let found = entry.events[0].facts.iter().find(|(name, _)| name == of);
         found.unwrap().1.clone()
     };
     assert_eq!(
@@ -545,9 +545,9 @@ async fn log__should_name_whom_a_change_adds_however_many_people_there_are() {
     let log = whole(&*world.store, "").await;
     let mut entries = log[&AuditChain::Vault(vault)].iter();
     let entry = entries
-        .find(|it| it.event == "ApprovalRuleChanged")
+        .find(|it| event(it) == "ApprovalRuleChanged")
         .unwrap();
-    let facts: std::collections::BTreeMap<_, _> = entry.facts.iter().cloned().collect();
+    let facts: std::collections::BTreeMap<_, _> = entry.events[0].facts.iter().cloned().collect();
     assert_eq!(facts["from"], facts["to"]);
     assert!(facts["from"].ends_with("..."));
     assert_eq!(

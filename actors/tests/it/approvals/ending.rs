@@ -54,9 +54,9 @@ async fn reject__should_end_a_request_in_the_name_of_a_person_who_may_approve() 
         ("Rejected", "rejected by controller (rejectSigningRequest)"),
     ] {
         let mut entries = log[&AuditChain::Vault(vault)].iter();
-        let entry = entries.find(|it| it.event == event && it.subject == subject);
+        let entry = entries.find(|it| it.events[0].event == event && it.subject == subject);
         let entry = entry.unwrap_or_else(|| panic!("no {event}: {log:?}"));
-        let mut facts = entry.facts.iter();
+        let mut facts = entry.events[0].facts.iter();
         assert!(facts.any(|(_, fact)| fact == said), "{entry:?}");
         assert_eq!(entry.by, "operator");
     }
