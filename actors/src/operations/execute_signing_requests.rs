@@ -1,5 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
+use super::{Operation, OperationCall, lookup::request};
+use crate::{
+    commands::tokens,
+    process::waiters::{CompletionNotice, CompletionWaiters},
+    store::rows,
+};
 use async_trait::async_trait;
 use covault_core::{
     backoff::Backoff,
@@ -8,10 +14,6 @@ use covault_core::{
     request::{RequestState, SigningRequest},
     schema::wire,
 };
-use tokio::sync::Notify;
-
-use super::{Operation, OperationCall, lookup::request};
-use crate::{commands::tokens, process::waiters::CompletionWaiters, store::rows};
 
 /// When a call that waits looks again, where the request may end in another process.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(100), MAX_POLL);
@@ -45,20 +47,17 @@ async fn outcome(
         waiters,
         ..
     } = call;
-    if let Some(outcome) = request(services, caller, id).await?.outcome() {
-        return Ok(outcome);
-    }
     // Subscribed before the state is read, so that its end cannot fall between.
     let subscription = OutcomeSubscription {
         waiters,
         id,
-        notify: Some(waiters.subscribe(id)),
+        notice: Some(waiters.subscribe(id)),
     };
-    let notify = subscription
-        .notify
+    let notice = subscription
+        .notice
         .clone()
         .ok_or_else(|| Fault::bug("no subscription"))?;
-    let mut ended = std::pin::pin!(notify.notified());
+    let mut ended = std::pin::pin!(notice.notified());
     ended.as_mut().enable();
     let asked = request(services, caller, id).await?;
     if let Some(outcome) = asked.outcome() {
@@ -84,6 +83,9 @@ async fn outcome(
             polls += 1;
         }
         tokens::in_use(services, caller).await?;
+        if let Some(outcome) = notice.outcome() {
+            return Ok(outcome.clone());
+        }
         // Whether it was called or not: the store says how things stand. The row of a request may be
         // large; that of its effect is not, and there is none once it has ended.
         let last = called || left.is_zero();
@@ -118,13 +120,13 @@ fn refuse_waiting(request: &SigningRequest) -> Result<(), Fault> {
 struct OutcomeSubscription<'a> {
     waiters: &'a CompletionWaiters,
     id: RequestId,
-    notify: Option<Arc<Notify>>,
+    notice: Option<Arc<CompletionNotice>>,
 }
 
 impl Drop for OutcomeSubscription<'_> {
     fn drop(&mut self) {
-        if let Some(notify) = self.notify.take() {
-            self.waiters.unsubscribe(self.id, notify);
+        if let Some(notice) = self.notice.take() {
+            self.waiters.unsubscribe(self.id, notice);
         }
     }
 }

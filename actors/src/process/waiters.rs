@@ -3,36 +3,60 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use covault_core::ids::RequestId;
+use covault_core::{ids::RequestId, request::SigningRequest, schema::wire};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 
 use crate::services::OutcomeListener;
 
 /// Those who wait for a request to end.
 #[derive(Default)]
 pub struct CompletionWaiters {
-    waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
+    waiting: Mutex<HashMap<RequestId, Arc<CompletionNotice>>>,
     closed: AtomicBool,
 }
 
+/// What those who wait for one request are told.
+#[derive(Default)]
+pub struct CompletionNotice {
+    notify: Notify,
+    outcome: OnceLock<wire::ExecuteSigningRequestsResponse>,
+}
+
+impl CompletionNotice {
+    /// Ends once the request has ended, or nobody is to wait. To be polled before the store is asked.
+    pub fn notified(&self) -> Notified<'_> {
+        self.notify.notified()
+    }
+
+    /// What its actor has committed, where that is known here: nobody needs to read it again.
+    pub fn outcome(&self) -> Option<&wire::ExecuteSigningRequestsResponse> {
+        self.outcome.get()
+    }
+}
+
 impl OutcomeListener for CompletionWaiters {
-    fn ended(&self, request: RequestId) {
-        let mut waiting = self.waiting.lock();
-        if let Some(notify) = waiting.remove(&request) {
-            notify.notify_waiters();
+    fn ended(&self, request: &SigningRequest) {
+        let notice = self.waiting.lock().remove(&request.id);
+        let Some(notice) = notice else {
+            return;
+        };
+        if let Some(outcome) = request.outcome() {
+            // It is the first: the notice is no longer among those that wait.
+            let _ = notice.outcome.set(outcome);
         }
+        notice.notify.notify_waiters();
     }
 }
 
 impl CompletionWaiters {
-    /// Calls `Notify::notify_waiters` on the result once the request is final.
-    pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
+    /// What is told once the request is final.
+    pub fn subscribe(&self, request: RequestId) -> Arc<CompletionNotice> {
         let mut waiting = self.waiting.lock();
         Arc::clone(waiting.entry(request).or_default())
     }
@@ -41,8 +65,8 @@ impl CompletionWaiters {
     pub fn close(&self) {
         let mut waiting = self.waiting.lock();
         self.closed.store(true, Ordering::SeqCst);
-        for (_, notify) in waiting.drain() {
-            notify.notify_waiters();
+        for (_, notice) in waiting.drain() {
+            notice.notify.notify_waiters();
         }
     }
 
@@ -52,12 +76,12 @@ impl CompletionWaiters {
     }
 
     /// Forgets a subscription that nobody else shares.
-    pub fn unsubscribe(&self, request: RequestId, subscription: Arc<Notify>) {
+    pub fn unsubscribe(&self, request: RequestId, subscription: Arc<CompletionNotice>) {
         let mut waiting = self.waiting.lock();
         drop(subscription);
         if waiting
             .get(&request)
-            .is_some_and(|notify| Arc::strong_count(notify) == 1)
+            .is_some_and(|notice| Arc::strong_count(notice) == 1)
         {
             waiting.remove(&request);
         }

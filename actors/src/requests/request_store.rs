@@ -580,7 +580,7 @@ async fn try_advance(
     *version = number;
     *delayed = *delayed && !goes_on;
     if request.state.is_final() {
-        services.listeners.outcomes.ended(request.id);
+        services.listeners.outcomes.ended(request);
     }
     if let (RequestState::InDoubt { .. }, Some(payload)) = (&request.state, payload)
         && let Some(tracked) = followed::tracked(request, payload, now, false)

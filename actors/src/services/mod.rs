@@ -16,6 +16,7 @@ use covault_core::{
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
     port::{Clock, Entropy, random_16},
+    request::SigningRequest,
 };
 use tokio::sync::Notify;
 
@@ -83,7 +84,7 @@ impl Listeners {
             fn written(&self, _: BTreeSet<AuditChain>) {}
         }
         impl OutcomeListener for Nobody {
-            fn ended(&self, _: RequestId) {}
+            fn ended(&self, _: &SigningRequest) {}
         }
         Self {
             logs: Arc::new(Nobody),
@@ -98,8 +99,8 @@ impl Listeners {
 
 /// Hears of the end of requests.
 pub trait OutcomeListener: Send + Sync {
-    /// The request is final, and committed.
-    fn ended(&self, request: RequestId);
+    /// The request is over, and committed.
+    fn ended(&self, request: &SigningRequest);
 }
 
 /// Ports and settings, and what the whole process has one of: the leases it holds, its limits, counters and

@@ -110,7 +110,7 @@ impl VaultState {
                 self.replaced_outputs.remove(&id);
                 if let Some((request, _)) = found {
                     // Its last commit was on disk although its actor was told otherwise.
-                    self.services.listeners.outcomes.ended(id);
+                    self.services.listeners.outcomes.ended(&request);
                     self.follow(&request).await;
                 }
                 Ok(())
