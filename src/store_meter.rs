@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_actors::store::{
-    Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store,
+    Batch, CommitError, Key, ReadError, Row, RowMap, Scan, Snapshot, Store,
 };
 use metrics::{Unit, describe_histogram, histogram};
 use tokio::time::Instant;
@@ -36,8 +36,8 @@ impl Store for MeteredStore {
         self.0.get(key).await
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.0.get_all(space, keys).await
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
+        self.0.get_all(keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
@@ -56,7 +56,7 @@ impl Store for MeteredStore {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_actors::store::{Precondition, memory::MemoryStore};
+    use covault_actors::store::{KeySpace, Precondition, memory::MemoryStore};
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;

@@ -77,11 +77,11 @@ pub trait StoreDouble: Send + Sync {
     ///
     /// # Errors
     /// As there.
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
         let mut found = RowMap::new();
-        for bytes in keys {
-            if let Some(row) = self.get(&Key::new(space, &[bytes])).await? {
-                found.insert(bytes.clone(), row);
+        for key in keys {
+            if let Some(row) = self.get(key).await? {
+                found.insert(key.clone(), row);
             }
         }
         Ok(found)
@@ -106,8 +106,8 @@ impl<D: StoreDouble> Store for D {
         StoreDouble::get(self, key).await
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        StoreDouble::get_all(self, space, keys).await
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
+        StoreDouble::get_all(self, keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
@@ -169,19 +169,19 @@ pub enum StoreCall<'a> {
     Commit(&'a Batch),
     /// For a row.
     Get(&'a Key),
-    /// For so many rows of a space.
-    GetAll(KeySpace, usize),
+    /// For several rows.
+    GetAll(&'a [Key]),
     /// For what a scan finds.
     Scan(&'a Scan),
 }
 
 impl StoreCall<'_> {
-    /// Where it leads; of a batch, the space of its first write.
+    /// Where it leads; of several rows, the space of the first.
     pub fn space(&self) -> Option<KeySpace> {
         match self {
             Self::Commit(batch) => batch.writes().first().map(|write| write.key.space),
             Self::Get(key) => Some(key.space),
-            Self::GetAll(space, _) => Some(*space),
+            Self::GetAll(keys) => keys.first().map(|key| key.space),
             Self::Scan(scan) => Some(scan.space),
         }
     }
@@ -218,9 +218,9 @@ impl<F: Fn(StoreCall<'_>) + Send + Sync> StoreDouble for ToldStore<F> {
         found
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        let found = self.inner.get_all(space, keys).await;
-        (self.tell)(StoreCall::GetAll(space, keys.len()));
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
+        let found = self.inner.get_all(keys).await;
+        (self.tell)(StoreCall::GetAll(keys));
         found
     }
 

@@ -103,14 +103,13 @@ impl<'a> ChangeFollower<'a> {
                 .collect::<Vec<_>>();
             let last = |(chain, number): &(AuditChain, u64)| rows::audit_entry(*chain, *number);
             let keys: Vec<_> = heads.iter().map(last).collect();
-            let bytes: Vec<_> = keys.iter().map(|key| key.bytes.clone()).collect();
-            let entries = services.store.get_all(KeySpace::AuditEntry, &bytes).await?;
+            let entries = services.store.get_all(&keys).await?;
             for ((chain, number), key) in heads.into_iter().zip(keys) {
                 let AuditChain::Vault(vault) = chain else {
                     follower.service = number;
                     continue;
                 };
-                let entry = entries.get(&key.bytes);
+                let entry = entries.get(&key);
                 let at_ms = entry.and_then(|row| time_of(number, row.value.clone()));
                 let at_ms = at_ms.unwrap_or(now_ms);
                 followed.last_ms.insert(vault, at_ms);

@@ -67,9 +67,9 @@ async fn predecessors(
     services: &Services,
     ids: &[EventId],
 ) -> Result<BTreeMap<EventId, Predecessor>, Fault> {
-    let keys = ids.iter().map(|id| deposit_rows::notice_after(*id).bytes);
+    let keys = ids.iter().map(|id| deposit_rows::notice_after(*id));
     let keys: Vec<_> = keys.collect();
-    let after_rows = services.store.get_all(KeySpace::NoticeAfter, &keys).await?;
+    let after_rows = services.store.get_all(&keys).await?;
     let notices: Vec<_> = ids.iter().map(|id| deposit_rows::notice(*id)).collect();
     let notices = services.load_all::<NoticeRow>(&notices).await?;
     let mut found = BTreeMap::new();

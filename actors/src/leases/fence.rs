@@ -61,8 +61,8 @@ impl<G: CommitGuard> Store for GuardedStore<G> {
         self.store.get(key).await
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.store.get_all(space, keys).await
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
+        self.store.get_all(keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

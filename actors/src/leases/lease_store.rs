@@ -157,11 +157,11 @@ pub(super) async fn release(services: &Services, held_leases: &[Arc<Lease>]) -> 
 /// False when another orchestrator has one of them; then none was released.
 async fn try_release(services: &Services, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
-    let keys: Vec<_> = some.iter().map(|lease| lease.scope().key().bytes).collect();
-    let found = services.store.get_all(KeySpace::Lease, &keys).await?;
+    let keys: Vec<_> = some.iter().map(|lease| lease.scope().key()).collect();
+    let found = services.store.get_all(&keys).await?;
     for lease in some {
         let key = lease.scope().key();
-        let stored = found.get(&key.bytes);
+        let stored = found.get(&key);
         let Some(stored) = stored.filter(|row| row.version == lease.version()) else {
             return Ok(false);
         };

@@ -1,10 +1,8 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::wire};
 
-use super::{
-    Operation, OperationCall,
-    lookup::{FoundRequest, find, shown_request},
-};
+use super::{Operation, OperationCall, lookup::shown};
+
 /// Reads a signing request.
 pub struct GetSigningRequestDetails;
 
@@ -15,17 +13,7 @@ impl Operation for GetSigningRequestDetails {
     type Response = wire::GetSigningRequestDetailsResponse;
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
-        let (services, caller) = (call.services, call.caller);
-        let request = match find(services, caller, message.uuid.parse()?).await? {
-            FoundRequest::Request(request) => request,
-            FoundRequest::Management(shown) => {
-                return Ok(wire::GetSigningRequestDetailsResponse {
-                    signing_request: Some(*shown),
-                    error: None,
-                });
-            }
-        };
-        let request = shown_request(services, caller, &request).await?;
+        let request = shown(call.services, call.caller, message.uuid.parse()?).await?;
         Ok(wire::GetSigningRequestDetailsResponse {
             signing_request: Some(request),
             error: None,

@@ -32,12 +32,8 @@ impl Services {
         &self,
         keys: &[Key],
     ) -> Result<Vec<Result<Option<T>, Fault>>, Fault> {
-        let Some(space) = keys.first().map(|key| key.space) else {
-            return Ok(Vec::new());
-        };
-        let bytes: Vec<_> = keys.iter().map(|key| key.bytes.clone()).collect();
-        let found = self.store.get_all(space, &bytes).await?;
-        let rows = bytes.iter().map(|key| found.get(key));
+        let found = self.store.get_all(keys).await?;
+        let rows = keys.iter().map(|key| found.get(key));
         Ok(rows
             .map(|row| row.map(|row| rows::decode(&row.value)).transpose())
             .collect())

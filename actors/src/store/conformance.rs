@@ -552,18 +552,30 @@ async fn get_all__should_give_the_rows_that_there_are(store: &dyn Store) {
         .commit(put(b"b", Precondition::Any, b"new"))
         .await
         .unwrap();
-    let asked = [b"b".as_slice(), b"a", b"", b"c", b"a"].map(<[u8]>::to_vec);
-    let found = store.get_all(KeySpace::Wallet, &asked).await.unwrap();
-    let found: Vec<_> = found
-        .iter()
-        .map(|(key, row)| (key.as_slice(), row.version, row.value.as_slice()))
-        .collect();
+    let asked = [b"b".as_slice(), b"a", b"", b"c", b"a"];
+    let of = |space| asked.map(|name| Key::new(space, &[name]));
+    let found = store.get_all(&of(KeySpace::Wallet)).await.unwrap();
+    let told = found.iter().map(|(key, row)| {
+        assert_eq!(key.space, KeySpace::Wallet);
+        (key.bytes.as_slice(), row.version, row.value.as_slice())
+    });
     let wanted: [(&[u8], u64, &[u8]); 3] = [(b"", 1, b""), (b"a", 1, b"a"), (b"b", 2, b"new")];
-    assert_eq!(found, wanted);
-    let none = store.get_all(KeySpace::Wallet, &[]).await.unwrap();
+    assert_eq!(told.collect::<Vec<_>>(), wanted);
+    let none = store.get_all(&[]).await.unwrap();
     assert!(none.is_empty());
-    let other = store.get_all(KeySpace::Vault, &asked).await.unwrap();
-    assert!(other.is_empty());
+    let none = store.get_all(&of(KeySpace::Vault)).await.unwrap();
+    assert!(none.is_empty());
+    // Of several kinds.
+    let mixed = [
+        of(KeySpace::Request),
+        of(KeySpace::Vault),
+        of(KeySpace::Wallet),
+    ]
+    .concat();
+    let mut all = store.get_all(&of(KeySpace::Request)).await.unwrap();
+    assert_eq!(all.len(), 3);
+    all.extend(found);
+    assert_eq!(store.get_all(&mixed).await.unwrap(), all);
 }
 
 async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {

@@ -64,8 +64,8 @@ pub struct Row {
     pub value: Vec<u8>,
 }
 
-/// Rows of one kind, by their keys within it.
-pub type RowMap = BTreeMap<Vec<u8>, Row>;
+/// Rows by their keys.
+pub type RowMap = BTreeMap<Key, Row>;
 
 /// What must be true of a row for a batch to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,16 +401,16 @@ pub trait Store: Send + Sync {
     /// [`ReadError`].
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError>;
 
-    /// Those of several rows of one kind that there are, by their keys within it: in one question
-    /// where the store can, as one to another machine takes its time.
+    /// Those of several rows that there are: in one question where the store can, as one to another machine takes its
+    /// time.
     ///
     /// # Errors
     /// [`ReadError`].
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
         let mut found = RowMap::new();
-        for bytes in keys {
-            if let Some(row) = self.get(&Key::new(space, &[bytes])).await? {
-                found.insert(bytes.clone(), row);
+        for key in keys {
+            if let Some(row) = self.get(key).await? {
+                found.insert(key.clone(), row);
             }
         }
         Ok(found)

@@ -45,7 +45,7 @@ use self::{
     writer::PostgresWriter,
     written_rows::WrittenRows,
 };
-use super::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store};
+use super::{Batch, CommitError, Key, ReadError, Row, RowMap, Scan, Snapshot, Store};
 
 /// The longest key, in bytes: PostgreSQL's index takes some more.
 const MAX_KEY: usize = 2_000;
@@ -399,22 +399,16 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        let keys = vec![key.bytes.clone()];
-        let space = key.space;
-        let mut found = self.shared.read(&RowQuery::Some { space, keys }).await?;
+        let mut found = self.shared.read(&RowQuery::Some(vec![key.clone()])).await?;
         Ok(found.pop().map(|(_, row)| row))
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
         if keys.is_empty() {
             return Ok(RowMap::new());
         }
-        let keys = keys.to_vec();
-        let found = self.shared.read(&RowQuery::Some { space, keys }).await?;
-        Ok(found
-            .into_iter()
-            .map(|(key, row)| (key.bytes, row))
-            .collect())
+        let found = self.shared.read(&RowQuery::Some(keys.to_vec())).await?;
+        Ok(found.into_iter().collect())
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

@@ -392,11 +392,7 @@ fn apply(
     // All checks come before the first change: a refused batch leaves no trace in the group.
     let mut versions = Vec::with_capacity(batch.writes().len());
     for write in batch.writes() {
-        let version = table
-            .get(encode_key(&write.key).as_slice())?
-            .map(|value| decode_row(value.value()))
-            .transpose()?
-            .map(|row| row.version);
+        let version = version(table, &encode_key(&write.key))?;
         let holds = match write.expect {
             Precondition::Any => true,
             Precondition::Absent => version.is_none(),
@@ -418,10 +414,7 @@ fn apply(
     };
     for (key, value) in links {
         let key = encode_key(&key);
-        let before = table
-            .get(key.as_slice())?
-            .map(|row| decode_row(row.value()));
-        let version = before.transpose()?.map_or(1, |row| row.version + 1);
+        let version = version(table, &key)?.map_or(1, |version| version + 1);
         put(table, &key, version, &value)?;
     }
     for (write, version) in batch.writes().iter().zip(versions) {
@@ -438,6 +431,13 @@ fn apply(
         }
     }
     Ok(Ok(()))
+}
+
+/// The version of a row: what it holds may be long.
+fn version(table: &redb::Table<'_, &[u8], &[u8]>, key: &[u8]) -> Result<Option<u64>, redb::Error> {
+    let row = table.get(key)?;
+    let version = row.map(|row| Ok(split_row(row.value())?.0));
+    version.transpose()
 }
 
 fn put(
@@ -460,13 +460,18 @@ fn encode(space: KeySpace, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn decode_row(bytes: &[u8]) -> Result<Row, redb::Error> {
+    let (version, value) = split_row(bytes)?;
+    Ok(Row {
+        version,
+        value: value.to_vec(),
+    })
+}
+
+fn split_row(bytes: &[u8]) -> Result<(u64, &[u8]), redb::Error> {
     let (version, value) = bytes
         .split_first_chunk::<8>()
         .ok_or_else(|| redb::Error::Corrupted("a row without a version".into()))?;
-    Ok(Row {
-        version: u64::from_le_bytes(*version),
-        value: value.to_vec(),
-    })
+    Ok((u64::from_le_bytes(*version), value))
 }
 
 #[async_trait]
@@ -486,9 +491,9 @@ impl Store for RedbStore {
             .map_err(|error| ReadError(error.to_string()))
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
         self.file
-            .with(|db| get_all(db, space, keys))
+            .with(|db| get_all(db, keys))
             .map_err(|error| ReadError(error.to_string()))
     }
 
@@ -558,12 +563,12 @@ fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {
     }
 }
 
-fn get_all(db: &Database, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, redb::Error> {
+fn get_all(db: &Database, keys: &[Key]) -> Result<RowMap, redb::Error> {
     let table = db.begin_read()?.open_table(ROWS)?;
     let mut found = RowMap::new();
-    for bytes in keys {
-        if let Some(row) = table.get(encode(space, bytes).as_slice())? {
-            found.insert(bytes.clone(), decode_row(row.value())?);
+    for key in keys {
+        if let Some(row) = table.get(encode_key(key).as_slice())? {
+            found.insert(key.clone(), decode_row(row.value())?);
         }
     }
     Ok(found)

@@ -47,8 +47,8 @@ fn counted(store: &Arc<dyn Store>) -> (Arc<dyn Store>, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
     let told = Arc::clone(&counts);
     let store = ToldStore::new(store, move |call: StoreCall<'_>| {
-        if let StoreCall::GetAll(KeySpace::Request, keys) = call {
-            told.requests.fetch_add(keys, Ordering::SeqCst);
+        if let (StoreCall::GetAll(keys), Some(KeySpace::Request)) = (call, call.space()) {
+            told.requests.fetch_add(keys.len(), Ordering::SeqCst);
         }
         let is_commit = matches!(call, StoreCall::Commit(_));
         let counts = [KeySpace::RefusedTransaction, KeySpace::NonceReservation];

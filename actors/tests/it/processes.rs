@@ -87,9 +87,9 @@ impl StoreDouble for Connection {
         self.inner.get(key).await
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
         self.thawed().await;
-        self.inner.get_all(space, keys).await
+        self.inner.get_all(keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

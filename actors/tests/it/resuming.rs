@@ -131,8 +131,8 @@ impl StoreDouble for CountedPages {
         &*self.inner
     }
 
-    async fn get_all(&self, space: KeySpace, keys: &[Vec<u8>]) -> Result<RowMap, ReadError> {
-        self.inner.get_all(space, keys).await
+    async fn get_all(&self, keys: &[Key]) -> Result<RowMap, ReadError> {
+        self.inner.get_all(keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

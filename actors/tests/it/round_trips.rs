@@ -1,7 +1,10 @@
 //! How often a request goes to the store, which may be on another machine.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,7 +39,7 @@ fn trip(call: StoreCall<'_>) -> Option<String> {
             ("commit", spaces.find(|space| !is_upkeep(*space))?)
         }
         StoreCall::Get(key) => ("get", key.space),
-        StoreCall::GetAll(space, _) => ("get all", space),
+        StoreCall::GetAll(keys) => ("get all", keys.first()?.space),
         StoreCall::Scan(scan) => ("scan", scan.space),
     };
     (!is_upkeep(space)).then(|| format!("{what} {space:?}"))
@@ -90,6 +93,45 @@ async fn a_transfer__should_go_to_the_store_four_times() {
     let told = requests.iter().map(|uuid| world.signers.recipients(uuid));
     let told: Vec<usize> = told.map(|indices| indices.len()).collect();
     assert_eq!(told, [0, 0, 0, 0, 0, 1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message__should_be_two_commits_with_an_audit_entry_each_and_two_questions() {
+    let world = World::new();
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let entries = Arc::new(AtomicUsize::new(0));
+    let (noted, counted) = (Arc::clone(&taken), Arc::clone(&entries));
+    let store = ToldStore::new(&world.store, move |call: StoreCall<'_>| {
+        noted.lock().unwrap().extend(trip(call));
+        if let StoreCall::Commit(batch) = call {
+            counted.fetch_add(batch.appends().len(), Ordering::SeqCst);
+        }
+    });
+    let gateway = world.start_on(store).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    // The first one looks at what is not known.
+    let uuid = create(&gateway, raw(&address)).await.uuid;
+    outcome(&gateway, &uuid).await;
+    for _ in 0..5 {
+        taken.lock().unwrap().clear();
+        entries.store(0, Ordering::SeqCst);
+        let uuid = create(&gateway, raw(&address)).await.uuid;
+        let signed = outcome(&gateway, &uuid).await;
+        let shown = details(&gateway, &uuid).await;
+        assert_eq!(shown.signatures, signed.signatures);
+        let mut trips = std::mem::take(&mut *taken.lock().unwrap());
+        // It may have ended before it was asked for.
+        trips.sort();
+        let expected = [
+            "commit Request",
+            "commit Request",
+            "get Request",
+            "get all Request",
+        ];
+        assert_eq!(trips, expected);
+        assert_eq!(entries.load(Ordering::SeqCst), 2);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

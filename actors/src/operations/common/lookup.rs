@@ -10,44 +10,31 @@ use covault_core::{
     token::TokenAccess,
     wallet::{Wallet, vault::CLIENT_SIGNER},
 };
+use serde::de::DeserializeOwned;
 
 use crate::{
     commands::caller::{Caller, in_scope},
     operations::{Home, HomeLookup},
-    requests::{replacing::replaced_by, simulations},
+    requests::replacing::replaced_by,
     services::Services,
     store::{
-        Key, batch_rows,
-        rows::{self, ReplacementRow, TransactionRow},
+        Key, RowMap, batch_rows,
+        rows::{self, ReplacementRow, SimulationRow, TransactionRow},
     },
     vaults::management,
 };
 
-/// What a request's UUID names.
-pub enum FoundRequest {
-    /// Something that is signed.
-    Request(Box<SigningRequest>),
-    /// What an operator did to a vault, as responses show it.
-    Management(Box<wire::SigningRequest>),
-}
-
-/// What a UUID names, when the caller may see it.
-pub async fn find(
+/// What an operator did to a vault, as responses show it, when the caller may see it.
+async fn management_request(
     services: &Services,
     caller: &Caller,
     id: RequestId,
-) -> Result<FoundRequest, Fault> {
-    if let Some((request, _)) = services.request(id).await? {
-        return if in_scope(caller, request.vault) {
-            Ok(FoundRequest::Request(Box::new(request)))
-        } else {
-            Err(Fault::invalid_uuid())
-        };
-    }
+) -> Result<wire::SigningRequest, Fault> {
     let shown = management::shown(services, id).await?;
     let shown = shown.filter(|(vault, _)| in_scope(caller, *vault));
-    let (_, shown) = shown.ok_or_else(Fault::invalid_uuid)?;
-    Ok(FoundRequest::Management(Box::new(shown)))
+    shown
+        .map(|(_, shown)| shown)
+        .ok_or_else(Fault::invalid_uuid)
 }
 
 /// A request that is signed, when the caller may see it.
@@ -59,12 +46,16 @@ pub async fn request(
     caller: &Caller,
     id: RequestId,
 ) -> Result<SigningRequest, Fault> {
-    match find(services, caller, id).await? {
-        FoundRequest::Request(request) => Ok(*request),
-        FoundRequest::Management(_) => Err(Fault::new(
-            Class::WrongState,
-            "an operator made this request on the command line; it is not executed, approved or rejected here",
-        )),
+    match services.request(id).await? {
+        Some((request, _)) if in_scope(caller, request.vault) => Ok(request),
+        Some(_) => Err(Fault::invalid_uuid()),
+        None => {
+            management_request(services, caller, id).await?;
+            Err(Fault::new(
+                Class::WrongState,
+                "an operator made this request on the command line; it is not executed, approved or rejected here",
+            ))
+        }
     }
 }
 
@@ -101,6 +92,32 @@ pub fn request_message(
     message
 }
 
+/// What a UUID names, as the caller may see it, with all that the store has of it.
+///
+/// # Errors
+/// `Invalid uuid`, and when the store cannot be read.
+pub async fn shown(
+    services: &Services,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<wire::SigningRequest, Fault> {
+    // One question for all of it: few requests replace another one.
+    let (own, beside) = (rows::request(id), RowsBeside::of(id, id));
+    let keys = [vec![own.clone()], beside.0.to_vec()].concat();
+    let found = services.store.get_all(&keys).await?;
+    let Some(row) = found.get(&own) else {
+        return management_request(services, caller, id).await;
+    };
+    let request: SigningRequest = rows::decode(&row.value)?;
+    if !in_scope(caller, request.vault) {
+        return Err(Fault::invalid_uuid());
+    }
+    if request.first_of_place() == id {
+        return beside.shown(services, caller, &request, &found);
+    }
+    shown_request(services, caller, &request).await
+}
+
 /// A request as the caller may see it, with all that the store has of it.
 ///
 /// # Errors
@@ -110,26 +127,53 @@ pub async fn shown_request(
     caller: &Caller,
     request: &SigningRequest,
 ) -> Result<wire::SigningRequest, Fault> {
-    let simulation = simulations::stored(services, request.id).await?;
-    let transaction = services.load(&rows::transaction(request.id)).await?;
-    let transaction = transaction.map(|(row, _)| row);
-    let replacements = services
-        .load(&rows::replacement_row(request.first_of_place()))
-        .await?;
-    let replacements = replacements.map(|(row, _)| row);
-    let mut message = request_message(
-        services,
-        caller,
-        request,
-        simulation,
-        transaction,
-        replacements.as_ref(),
-    );
-    let of = services.load::<BatchId>(&batch_of(request)).await?;
-    if let Some((batch, _)) = of {
-        message.batch_payment_uuid = batch.to_string();
+    let beside = RowsBeside::of(request.id, request.first_of_place());
+    let found = services.store.get_all(&beside.0).await?;
+    beside.shown(services, caller, request, &found)
+}
+
+/// Where what else there is of a request stands: its simulation, where its transaction is, what replaces it, and the batch
+/// payment that it belongs to.
+struct RowsBeside([Key; 4]);
+
+impl RowsBeside {
+    /// Of a request, and of the first one whose transaction it replaces: itself, where it replaces none.
+    fn of(id: RequestId, first: RequestId) -> Self {
+        Self([
+            rows::simulation(id),
+            rows::transaction(id),
+            rows::replacement_row(first),
+            batch_rows::request_batch(first),
+        ])
     }
-    Ok(message)
+
+    fn shown(
+        &self,
+        services: &Services,
+        caller: &Caller,
+        request: &SigningRequest,
+        found: &RowMap,
+    ) -> Result<wire::SigningRequest, Fault> {
+        let [simulation, transaction, replacements, batch] = &self.0;
+        let simulation = decoded::<SimulationRow>(found, simulation)?;
+        let mut message = request_message(
+            services,
+            caller,
+            request,
+            simulation.map(|row| row.json),
+            decoded(found, transaction)?,
+            decoded(found, replacements)?.as_ref(),
+        );
+        if let Some(batch) = decoded::<BatchId>(found, batch)? {
+            message.batch_payment_uuid = batch.to_string();
+        }
+        Ok(message)
+    }
+}
+
+fn decoded<T: DeserializeOwned>(found: &RowMap, key: &Key) -> Result<Option<T>, Fault> {
+    let row = found.get(key);
+    row.map(|row| rows::decode(&row.value)).transpose()
 }
 
 /// Where the batch payment stands that a request, or the one whose transaction it replaces, was made for.

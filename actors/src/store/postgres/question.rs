@@ -5,12 +5,9 @@ use sqlx::PgConnection;
 use super::MAX_KEY;
 use crate::store::{Key, KeySpace, Row, Scan, prefix_end};
 
-/// A row, some rows, or a page of rows.
+/// Some rows, or a page of rows.
 pub(super) enum RowQuery {
-    Some {
-        space: KeySpace,
-        keys: Vec<Vec<u8>>,
-    },
+    Some(Vec<Key>),
     Page {
         space: KeySpace,
         /// The first key that may come, and the first one that may not.
@@ -56,12 +53,19 @@ impl RowQuery {
         connection: &mut PgConnection,
     ) -> Result<Vec<(Key, Row)>, sqlx::Error> {
         let (space, query) = match self {
-            Self::Some { space, keys } => {
+            Self::Some(keys) => {
+                let spaces: Vec<_> = keys.iter().map(|key| key.space as i16).collect();
+                let names: Vec<_> = keys.iter().map(|key| key.bytes.as_slice()).collect();
+                let first = keys.first().map(|key| key.space);
+                let Some(space) = first.filter(|first| keys.iter().all(|key| key.space == *first))
+                else {
+                    return of_several_kinds(connection, spaces, names).await;
+                };
                 let query = sqlx::query_as::<_, (Vec<u8>, i64, Vec<u8>)>(
                     "SELECT key, version, value FROM covault.rows \
                      WHERE space = $1 AND key = ANY($2)",
                 );
-                (*space, query.bind(*space as i16).bind(keys))
+                (space, query.bind(space as i16).bind(names))
             }
             Self::Page {
                 space,
@@ -89,4 +93,24 @@ impl RowQuery {
         };
         Ok(found.map(row).collect())
     }
+}
+
+async fn of_several_kinds(
+    connection: &mut PgConnection,
+    spaces: Vec<i16>,
+    names: Vec<&[u8]>,
+) -> Result<Vec<(Key, Row)>, sqlx::Error> {
+    let query = sqlx::query_as::<_, (i16, Vec<u8>, i64, Vec<u8>)>(
+        "SELECT r.space, r.key, r.version, r.value \
+         FROM unnest($1::smallint[], $2::bytea[]) AS i(space, key) \
+         JOIN covault.rows r ON r.space = i.space AND r.key = i.key",
+    );
+    let found = query.bind(spaces).bind(names).fetch_all(connection).await?;
+    // What was asked for has a kind.
+    let row = |(space, bytes, version, value): (i16, _, i64, _)| {
+        let space = u8::try_from(space).ok().and_then(KeySpace::of)?;
+        let version = version.cast_unsigned();
+        Some((Key { space, bytes }, Row { version, value }))
+    };
+    Ok(found.into_iter().filter_map(row).collect())
 }

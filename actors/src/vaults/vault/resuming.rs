@@ -287,8 +287,8 @@ async fn find(services: &Services, scan: Scan) -> Result<(Vec<LiveRequest>, Opti
 }
 
 async fn load(services: &Services, ids: Vec<RequestId>) -> Result<Vec<ReadRequest>, Fault> {
-    let keys: Vec<_> = ids.iter().map(|id| rows::request(*id).bytes).collect();
-    let mut found = services.store.get_all(KeySpace::Request, &keys).await?;
+    let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
+    let mut found = services.store.get_all(&keys).await?;
     let loaded = ids.into_iter().zip(keys).map(|(id, key)| {
         let row = found.remove(&key);
         let decoded = row.map(|row| Ok((rows::decode(&row.value)?, row.version)));
