@@ -622,7 +622,13 @@ proptest! {
     #[test]
     fn round_trip__should_hold_for_every_message_of_the_schema(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         for descriptor in reflect::messages().expect("schema") {
-            round_trip(&Source(bytes.iter()).message(&descriptor));
+            let message = Source(bytes.iter()).message(&descriptor);
+            // Requests of operators have fields that they must have.
+            if descriptor.package_name() == reflect::PACKAGE {
+                round_trip(&message);
+            } else {
+                encode_dynamic(&message);
+            }
         }
     }
 
