@@ -9,10 +9,7 @@ use covault_core::{
 };
 
 use super::{LeaseScope, MemberRow};
-use crate::{
-    services::Services,
-    store::{KeySpace, rows},
-};
+use crate::{services::Services, store::rows};
 
 /// Other orchestrators that cannot work with this one, as far as the log has said so.
 #[derive(Default)]
@@ -80,15 +77,12 @@ pub(super) async fn tell(services: &Services, moved: VaultMove, scopes: &[LeaseS
         return;
     }
     let first: Vec<_> = vaults.iter().take(MOST_NAMED).collect();
-    let keys: Vec<_> = first
-        .iter()
-        .map(|vault| rows::vault(**vault).bytes)
-        .collect();
+    let keys: Vec<_> = first.iter().map(|vault| rows::vault(**vault)).collect();
     // A store that does not answer now costs the line its names, and no more.
-    let found = services.store.get_all(KeySpace::Vault, &keys).await;
+    let found = services.store.get_all(&keys).await;
     let found = found.unwrap_or_default();
     let name = |vault: &VaultId| {
-        let row = found.get(&rows::vault(*vault).bytes)?;
+        let row = found.get(&rows::vault(*vault))?;
         Some(rows::decode::<Vault>(&row.value).ok()?.name)
     };
     let names: Vec<_> = first

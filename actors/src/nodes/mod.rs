@@ -21,7 +21,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     port::NodeView,
     services::Services,
-    store::{Batch, CommitError, Key, KeySpace, Precondition, Scan, rows},
+    store::{Batch, CommitError, KeySpace, Precondition, Scan, rows},
 };
 
 /// Most nodes of one orchestrator.
@@ -116,19 +116,18 @@ pub async fn pin_rows(
     field: &str,
     nodes: &[NodeId],
 ) -> Result<(), Fault> {
-    let keys: Vec<_> = nodes.iter().map(|node| rows::node(*node).bytes).collect();
-    let admitted = services.store.get_all(KeySpace::Node, &keys).await?;
+    let keys: Vec<_> = nodes.iter().map(|node| rows::node(*node)).collect();
+    let admitted = services.store.get_all(&keys).await?;
     let missing = nodes
         .iter()
-        .find(|node| !admitted.contains_key(&rows::node(**node).bytes));
+        .find(|node| !admitted.contains_key(&rows::node(**node)));
     if let Some(node) = missing {
         let line = node.openssh_line("");
         let problem =
             format!("{line} is not admitted; admit it first: covault node admit '{line}'");
         return Err(Fault::field(field, problem));
     }
-    for (id, row) in admitted {
-        let key = Key::new(KeySpace::Node, &[&id]);
+    for (key, row) in admitted {
         batch.put(key, Precondition::Version(row.version), row.value);
     }
     Ok(())

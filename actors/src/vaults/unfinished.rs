@@ -17,7 +17,7 @@ use covault_core::{
 
 use crate::{
     services::Services,
-    store::{KeySpace, ReadError, Row, Scan, Store, rows},
+    store::{Key, KeySpace, ReadError, Row, Scan, Store, rows},
 };
 
 /// What a vault's actor reads when it begins and goes on with. Their keys begin with the vault.
@@ -39,8 +39,8 @@ pub async fn among(
     vaults: &BTreeSet<VaultId>,
 ) -> Result<BTreeSet<VaultId>, Fault> {
     let store = &*services.store;
-    let keys: Vec<_> = vaults.iter().map(|id| rows::vault(*id).bytes).collect();
-    let stored = store.get_all(KeySpace::Vault, &keys).await?;
+    let keys: Vec<_> = vaults.iter().map(|id| rows::vault(*id)).collect();
+    let stored = store.get_all(&keys).await?;
     let mut unfinished: BTreeSet<_> = vaults
         .iter()
         .copied()
@@ -53,8 +53,8 @@ pub async fn among(
 }
 
 /// Whether a vault has its keys, and nothing is to become of them. Of one that cannot be read its actor says so.
-fn has_all_keys(stored: &BTreeMap<Vec<u8>, Row>, id: VaultId) -> bool {
-    let row = stored.get(&rows::vault(id).bytes);
+fn has_all_keys(stored: &BTreeMap<Key, Row>, id: VaultId) -> bool {
+    let row = stored.get(&rows::vault(id));
     let vault = row.and_then(|row| rows::decode::<Vault>(&row.value).ok());
     vault.is_some_and(|vault| {
         vault.keys.iter().all(|key| match &key.state {
@@ -100,7 +100,7 @@ async fn with_rows(
 mod tests {
     use super::*;
     use crate::{
-        store::{Batch, Key, Precondition, memory::MemoryStore},
+        store::{Batch, Precondition, memory::MemoryStore},
         testing::CountingStore,
     };
     use std::sync::{Arc, atomic::Ordering};
