@@ -16,8 +16,8 @@ mod tests;
 
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 
-pub(in crate::schema) use self::decode::wrapped;
 use self::encode::JsonWriter;
+pub(in crate::schema) use self::layout::wrapped;
 use super::reflect;
 use crate::fault::{Class, Fault};
 

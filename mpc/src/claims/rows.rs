@@ -60,9 +60,9 @@ pub(crate) struct RowSpace<K, V> {
     of: PhantomData<fn(K) -> V>,
 }
 
-type Bytes = Vec<u8>;
+type RowBytes = Vec<u8>;
 /// New values; `None`: deleted.
-type Changes = BTreeMap<Bytes, Option<Bytes>>;
+type Changes = BTreeMap<RowBytes, Option<RowBytes>>;
 
 impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> RowSpace<K, V> {
     pub(crate) const fn new(kind: RowKind) -> Self {
@@ -72,7 +72,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> RowSpace<
         }
     }
 
-    fn key(&self, key: &K) -> Result<Bytes, redb::Error> {
+    fn key(&self, key: &K) -> Result<RowBytes, redb::Error> {
         let mut bytes = vec![self.kind as u8];
         bcs::serialize_into(&mut bytes, key).map_err(damaged)?;
         Ok(bytes)
@@ -217,7 +217,7 @@ impl Rows {
     /// The rows in the database, and what the log holds beyond.
     fn read(
         storage: Arc<dyn StorageBackend>,
-    ) -> Result<(Self, Result<Vec<Bytes>, DamagedEntry>), redb::Error> {
+    ) -> Result<(Self, Result<Vec<RowBytes>, DamagedEntry>), redb::Error> {
         let corrupted = |what: &str| redb::Error::Corrupted(what.into());
         let mut bytes = [0; FileHeader::BYTES];
         storage.read(0, &mut bytes)?;
@@ -325,7 +325,7 @@ impl Rows {
     fn visit_to<K, V>(
         &self,
         of: &RowSpace<K, V>,
-        end: Bytes,
+        end: RowBytes,
         mut show: impl FnMut(K, V),
     ) -> Result<(), redb::Error>
     where
@@ -333,7 +333,7 @@ impl Rows {
         V: Serialize + DeserializeOwned,
     {
         let range = (Bound::Included(vec![of.kind as u8]), Bound::Excluded(end));
-        let mut changes: BTreeMap<&[u8], Option<&Bytes>> = BTreeMap::new();
+        let mut changes: BTreeMap<&[u8], Option<&RowBytes>> = BTreeMap::new();
         for newer in [&self.folding, &self.logged, &self.batch] {
             let rows = newer.range(range.clone());
             changes.extend(rows.map(|(key, change)| (key.as_slice(), change.as_ref())));

@@ -15,7 +15,7 @@ use prost_reflect::{
 };
 
 use super::{
-    layout::{self, unmapped},
+    layout::{self, unmapped, wrapped},
     tree::JsonValue,
 };
 use crate::{
@@ -218,12 +218,6 @@ fn refuse_zero(
         }
         _ => Ok(()),
     }
-}
-
-/// The value field of a wrapper type, which JSON shows bare.
-pub(in crate::schema) fn wrapped(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
-    let name = descriptor.full_name().strip_prefix("google.protobuf.")?;
-    name.ends_with("Value").then(|| descriptor.get_field(1))?
 }
 
 fn integer<T: TryFrom<i128>>(tree: &JsonValue, path: &FieldPath<'_>) -> Result<T, Fault> {

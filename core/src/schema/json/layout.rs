@@ -4,8 +4,13 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 
-use super::decode::wrapped;
 use crate::{fault::Fault, schema::reflect};
+
+/// The value field of a wrapper type, which JSON shows bare.
+pub(in crate::schema) fn wrapped(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
+    let name = descriptor.full_name().strip_prefix("google.protobuf.")?;
+    name.ends_with("Value").then(|| descriptor.get_field(1))?
+}
 
 /// A message.
 pub(super) struct MessageLayout {

@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage as _, Value};
 use serde::ser::{Error as _, Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
 
-use super::decode::wrapped;
+use super::layout::wrapped;
 
 /// A message as responses show it, by its descriptor.
 pub(super) struct ShownMessage<'a>(pub(super) &'a DynamicMessage);
