@@ -230,12 +230,16 @@ pub struct Claims {
     alive: watch::Receiver<()>,
 }
 
+/// What the writer's thread would have; the last is closed with it.
+#[cfg(feature = "simulation")]
+type DirectWriter = (Rows, SpendingWindows, watch::Sender<()>);
+
 enum ClaimWriter {
     /// A thread.
     Thread(mpsc::SyncSender<WriteJob>),
     /// The writer of claims; gone once the disk has failed.
     #[cfg(feature = "simulation")]
-    Caller(Mutex<Option<(Rows, SpendingWindows, watch::Sender<()>)>>),
+    Caller(Box<Mutex<Option<DirectWriter>>>),
 }
 
 impl Claims {
@@ -279,7 +283,11 @@ impl Claims {
             let (rows, loaded) = Self::open_file(path, may_be_new, SMALL_LOG_PAGES, open)?;
             let (sender, alive) = watch::channel(());
             return Ok(Self {
-                writer: ClaimWriter::Caller(Mutex::new(Some((rows, loaded.windows, sender)))),
+                writer: ClaimWriter::Caller(Box::new(Mutex::new(Some((
+                    rows,
+                    loaded.windows,
+                    sender,
+                ))))),
                 known: Arc::new(loaded.known),
                 stored: Mutex::new(loaded.nonces),
                 peers: Mutex::new(loaded.peers),
