@@ -121,6 +121,8 @@ async fn a_message__should_be_two_commits_with_an_audit_entry_each_and_two_quest
         let shown = details(&gateway, &uuid).await;
         assert_eq!(shown.signatures, signed.signatures);
         let mut trips = std::mem::take(&mut *taken.lock().unwrap());
+        // What the vault reads after its start is no part of them.
+        trips.retain(|trip| trip != "scan OpenBatch");
         // It may have ended before it was asked for.
         trips.sort();
         let expected = [
