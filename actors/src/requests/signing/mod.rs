@@ -631,9 +631,9 @@ impl SigningState {
         };
         let signatures = signatures.into_signatures();
         let made = RequestEvent::SignaturesMade { signatures, signed };
-        self.advance(vec![made, delivery]).await?;
+        // First: who hears from the commit that it has ended has its place for another one.
         self.admission.signed();
-        Ok(())
+        self.advance(vec![made, delivery]).await
     }
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {

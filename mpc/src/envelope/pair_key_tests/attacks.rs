@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn message__should_be_refused_in_any_other_place_and_with_any_other_byte() {
     let world = World::paired();
-    let wire = world.from_alice();
+    let wire = world.alice_says();
     for at in 0..wire.len() {
         for bit in [1, 0x80] {
             let mut changed = wire.clone();
@@ -53,7 +53,7 @@ fn message__should_be_refused_in_any_other_place_and_with_any_other_byte() {
 #[test]
 fn message__should_not_be_reflected_to_its_sender_or_passed_on() {
     let world = World::paired();
-    let wire = world.from_alice();
+    let wire = world.alice_says();
     let back = [
         (world.bob.id(), world.alice.id()),
         (world.alice.id(), world.alice.id()),
@@ -166,17 +166,17 @@ fn exchange__should_not_be_undone_by_what_was_said_before() {
     for _ in 0..3 {
         world.alice.hear(&theirs.concat());
         world.bob.hear(&ours.concat());
-        let (from_alice, from_bob) = (world.from_alice(), world.from_bob());
-        assert_eq!(protection(&from_alice), Protection::PairKey);
-        assert_eq!(world.bob.hear(&[from_alice]), share());
-        assert_eq!(world.alice.hear(&[from_bob]), share());
+        let (alice_says, bob_says) = (world.alice_says(), world.bob_says());
+        assert_eq!(protection(&alice_says), Protection::PairKey);
+        assert_eq!(world.bob.hear(&[alice_says]), share());
+        assert_eq!(world.alice.hear(&[bob_says]), share());
         world.pass(1_000);
     }
     // Alice, started anew, does not fall for them either: what she is told names no half of hers.
     let alice = Side::start(&world.alice_identity, &world.clock);
     let world = World { alice, ..world };
     world.alice.hear(&theirs.concat());
-    let wire = world.from_alice();
+    let wire = world.alice_says();
     assert_eq!(protection(&wire), Protection::SignedAndSealed);
     assert_eq!(world.bob.hear(&[wire]), share());
 }
@@ -192,7 +192,7 @@ fn thief_of_an_identity__should_neither_open_nor_forge_what_was_said_before() {
         world.alice.hear(&theirs);
         recorded.extend([ours, theirs].concat());
     }
-    recorded.extend([world.from_alice(), world.from_bob()]);
+    recorded.extend([world.alice_says(), world.bob_says()]);
     let paired: Vec<_> = recorded
         .iter()
         .filter(|wire| protection(wire) == Protection::PairKey)
@@ -263,7 +263,7 @@ fn peer__should_not_have_us_work_or_keep_without_bound() {
     assert!(keys.incoming_count(&hostile.id()) <= 4);
     // Messages under keys that nobody has make it speak once a second.
     world.pass(2_000);
-    let mut wire = World::paired().from_alice();
+    let mut wire = World::paired().alice_says();
     let claimed = header(hostile, &world.alice);
     wire[..HEADER_LEN].copy_from_slice(&claimed.encode(Protection::PairKey));
     let wires = vec![wire; 1_000];
@@ -299,5 +299,5 @@ fn strangers__should_not_fill_the_memory() {
     }
     assert_eq!(keys.count(), 1_024);
     // Who finds no place is signed to.
-    assert_eq!(protection(&world.from_alice()), Protection::SignedAndSealed);
+    assert_eq!(protection(&world.alice_says()), Protection::SignedAndSealed);
 }

@@ -160,18 +160,18 @@ impl World {
         }
     }
 
-    fn from_alice(&self) -> Vec<u8> {
+    fn alice_says(&self) -> Vec<u8> {
         self.alice.say(&self.bob, b"a share");
         message(self.alice.sent())
     }
 
-    fn from_bob(&self) -> Vec<u8> {
+    fn bob_says(&self) -> Vec<u8> {
         self.bob.say(&self.alice, b"a share");
         message(self.bob.sent())
     }
 
     fn are_paired(&self) -> bool {
-        let wires = [self.from_alice(), self.from_bob()];
+        let wires = [self.alice_says(), self.bob_says()];
         wires
             .iter()
             .all(|wire| protection(wire) == Protection::PairKey)
@@ -185,15 +185,15 @@ fn share() -> Vec<Opened> {
 #[test]
 fn messages__should_be_signed_until_the_recipient_has_confirmed_the_key() {
     let world = World::new();
-    let first = world.from_alice();
+    let first = world.alice_says();
     assert_eq!(protection(&first), Protection::SignedAndSealed);
     assert_eq!(world.bob.hear(&[first]), share());
     // Nothing waits for the exchange, and what came before its end opens.
     world.pass(1_000);
     world.alice.say(&world.bob, b"one");
     assert_eq!(world.settle(), [Ok(b"one".to_vec())]);
-    let (from_alice, from_bob) = (world.from_alice(), world.from_bob());
-    for (wire, to) in [(from_alice, &world.bob), (from_bob, &world.alice)] {
+    let (alice_says, bob_says) = (world.alice_says(), world.bob_says());
+    for (wire, to) in [(alice_says, &world.bob), (bob_says, &world.alice)] {
         assert_eq!(protection(&wire), Protection::PairKey);
         assert!(!wire.windows(7).any(|bytes| bytes == b"a share"));
         assert_eq!(to.hear(&[wire]), share());
@@ -204,7 +204,7 @@ fn messages__should_be_signed_until_the_recipient_has_confirmed_the_key() {
 fn messages__should_be_signed_while_the_bus_drops_every_exchange() {
     let world = World::new();
     for _ in 0..200 {
-        let wire = world.from_alice();
+        let wire = world.alice_says();
         assert_eq!(protection(&wire), Protection::SignedAndSealed);
         assert_eq!(world.bob.hear(&[wire]), share());
         world.pass(MINUTE_MS);
@@ -215,7 +215,7 @@ fn messages__should_be_signed_while_the_bus_drops_every_exchange() {
     let world = World::paired();
     let mut forms = Vec::new();
     for _ in 0..200 {
-        let wire = world.from_alice();
+        let wire = world.alice_says();
         forms.push(protection(&wire));
         assert_eq!(world.bob.hear(&[wire]), share());
         world.pass(MINUTE_MS);
@@ -309,7 +309,7 @@ fn exchange__should_be_of_the_present() {
 fn key__should_be_replaced_when_one_side_or_both_are_started_anew() {
     for (anew_alice, anew_bob) in [(true, false), (false, true), (true, true)] {
         let mut world = World::paired();
-        let in_flight = world.from_alice();
+        let in_flight = world.alice_says();
         world.pass(5_000);
         if anew_alice {
             world.alice = Side::start(&world.alice_identity, &world.clock);
@@ -347,7 +347,7 @@ fn first_words_of_a_new_start__should_replace_the_key_before_an_answer_is_sealed
     };
     world.alice.codec.send(header, b"order").unwrap();
     assert_eq!(world.bob.hear(&world.alice.sent()), [Ok(b"order".to_vec())]);
-    let answer = world.from_bob();
+    let answer = world.bob_says();
     assert_eq!(protection(&answer), Protection::SignedAndSealed);
     assert_eq!(world.alice.hear(&[answer]), share());
 }
@@ -355,14 +355,14 @@ fn first_words_of_a_new_start__should_replace_the_key_before_an_answer_is_sealed
 #[test]
 fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
     let world = World::paired();
-    let before = world.from_alice();
+    let before = world.alice_says();
     let key_id = |wire: &[u8]| wire[HEADER_LEN..HEADER_LEN + KEY_ID_LEN].to_vec();
     let mut late = Vec::new();
     for _ in 0..60 {
         world.pass(MINUTE_MS);
         world.alice.codec.renew_pair_keys();
         world.bob.codec.renew_pair_keys();
-        let wire = world.from_alice();
+        let wire = world.alice_says();
         assert_eq!(
             protection(&wire),
             Protection::PairKey,
@@ -374,7 +374,7 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
         assert_eq!(world.bob.hear(&[wire]), share());
         world.settle();
     }
-    let after = world.from_alice();
+    let after = world.alice_says();
     assert_ne!(key_id(&before), key_id(&after));
     assert_eq!(world.bob.hear(&[after]), share());
     // Renewed ten minutes ago. What is on its way for longer than two minutes does not open.
@@ -384,12 +384,12 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
     );
 
     let world = World::paired();
-    let late = world.from_alice();
+    let late = world.alice_says();
     world.pass(50 * MINUTE_MS);
     world.alice.codec.renew_pair_keys();
     world.bob.codec.renew_pair_keys();
     world.settle();
-    assert_ne!(key_id(&world.from_alice()), key_id(&late));
+    assert_ne!(key_id(&world.alice_says()), key_id(&late));
     assert_eq!(world.bob.hear(std::slice::from_ref(&late)), share());
     world.pass(2 * MINUTE_MS);
     assert_eq!(

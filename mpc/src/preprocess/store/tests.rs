@@ -69,7 +69,8 @@ impl TestStore {
     fn restart(&mut self) {
         if let Some((claims, _, closed)) = self.open.take() {
             drop(claims);
-            closed.recv().unwrap();
+            // Until the memory is let go: it is closed once when it was laid out, too.
+            while closed.recv().is_ok() {}
         }
         let (sender, closed) = mpsc::channel();
         let claims = Claims::on(SharedMemory {
@@ -251,7 +252,12 @@ fn nonces__should_not_lie_open_on_disk() {
     let windows: BTreeSet<&[u8]> = file.windows(16).collect();
     for secret in &secrets {
         let commitments: Vec<u8> = secret.iter().map(|byte| byte ^ 0xff).collect();
-        assert!(windows.contains(&commitments[8..24]), "the file was read");
+        // A page may end in the middle of them.
+        let mut parts = commitments.windows(16);
+        assert!(
+            parts.any(|part| windows.contains(part)),
+            "the file was read"
+        );
         assert!(!secret.windows(16).any(|part| windows.contains(part)));
     }
     // Nor do they open with another keyring.
