@@ -33,7 +33,6 @@ use std::{
 };
 
 use console_person::ConsolePerson;
-use futures::StreamExt as _;
 use serde_json::{Value, json};
 use support::{TestCluster, base64, free_port};
 use usage::cpu_s;
@@ -170,8 +169,8 @@ async fn open_consoles(cluster: &TestCluster, people: &[ConsolePerson], from: &s
                 assert_eq!(answer.status().as_u16(), 200, "console {number}");
                 let heard = Arc::clone(&heard);
                 open.spawn(async move {
-                    let mut stream = answer.bytes_stream();
-                    while let Some(Ok(bytes)) = stream.next().await {
+                    let mut answer = answer;
+                    while let Ok(Some(bytes)) = answer.chunk().await {
                         let changed = bytes.windows(7).filter(|it| *it == b"changed");
                         heard.fetch_add(u64::try_from(changed.count()).unwrap(), Ordering::Relaxed);
                     }
