@@ -99,11 +99,10 @@ suite-long:
 bench-mpc *arguments:
     cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
 
-<<<<<<< HEAD
 # CPU time of a claim, one at a time and sixteen at once
 bench-claims:
     cargo bench -p covault-mpc --bench claims
-=======
+
 # Runs a program of others against a cluster with a client signer (docs/clients-of-the-public-product.md)
 outside command:
     COVAULT_OUTSIDE='{{command}}' cargo nextest run --workspace --features cggmp24 --test it --run-ignored only --no-capture -E 'test(program_of_others)'
@@ -115,7 +114,6 @@ bench-console:
 # What approvals cost a signer: 16 of them, and where a rule asks for none beside a policy without rules
 bench-approvals:
     cargo bench -p covault-mpc --bench backends -- 'approvals|policy|plain|dkls23_2of3/sign$'
->>>>>>> 4826f16f (just bench-console, bench-approvals and outside; bench-retention looks at pages of the console)
 
 # A page of 100,000 requests that wait for approval, while they are made and after a restart
 bench-waiting:
