@@ -154,13 +154,14 @@ impl BenchService {
     async fn keyed(&self, operation: &str, body: &Value, key: Option<&str>) -> Value {
         let api = &self.cluster.api;
         let url = format!("{}/v1/{operation}", api.base);
-        let mut call = self.http.post(url).header("x-mtoken", &api.token);
+        let mut call = self.http.post(&url).header("x-mtoken", &api.token);
         if let Some(key) = key {
             call = call.header("idempotency-key", key);
         }
         let response = call.json(body).send().await.unwrap();
         let (status, bytes) = (response.status(), response.bytes().await.unwrap());
-        let answer: Value = serde_json::from_slice(&bytes).unwrap();
+        let answer: Value = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| panic!("{url} {body}: {status} {bytes:?}"));
         assert_eq!(status.as_u16(), 200, "{operation} {body}: {answer}");
         assert_eq!(answer["error"], Value::Null, "{operation} {body}: {answer}");
         answer

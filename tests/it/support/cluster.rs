@@ -379,7 +379,8 @@ pub const AUTOMATIC: [&str; 2] = ["--approvals", "automatic"];
 /// Where the orchestrator of this folder listens.
 fn listen_of(folder: &Path) -> String {
     let text = fs::read_to_string(folder.join("serve.toml")).unwrap();
-    let mut lines = text.lines();
+    // Tables before it may have listeners of their own.
+    let mut lines = text.lines().skip_while(|line| *line != "[serve]");
     let listen = lines.find_map(|line| line.strip_prefix("listen = "));
     listen.unwrap().trim_matches('"').to_owned()
 }
