@@ -26,6 +26,11 @@ impl Connection {
         }
     }
 
+    /// The next call makes a new one.
+    pub fn close(&mut self) {
+        self.stream = None;
+    }
+
     /// The status, `Retry-After` in seconds, and the body.
     pub async fn post(&mut self, operation: &str, body: &Value) -> (u16, u64, Vec<u8>) {
         let body = body.to_string();
@@ -76,11 +81,7 @@ impl Connection {
                 let uuid = answer["signingRequest"]["uuid"].as_str();
                 Ok(uuid.unwrap_or_else(|| panic!("{answer}")).to_owned())
             }
-            503 => {
-                // Who waits longer than the service keeps an idle connection finds it closed.
-                self.stream = None;
-                Err(retry.max(1))
-            }
+            503 => Err(retry.max(1)),
             _ => panic!("{status}: {}", String::from_utf8_lossy(&answer)),
         }
     }
