@@ -13,7 +13,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
-    api::headers::CODE,
+    api::headers::{CODE, IDEMPOTENCY_KEY},
     config::{
         AdminAddress, Config,
         credentials::{ADDRESS, service_of_environment},
@@ -267,6 +267,32 @@ impl AdminClient {
         Ok(Some(reason.unwrap_or("it does not say why").to_owned()))
     }
 
+    /// Posts a body as it is, and returns the answer as it is.
+    ///
+    /// # Errors
+    /// When the token cannot be sent, or nothing answers in time.
+    pub async fn post(
+        &self,
+        path: &str,
+        body: String,
+        idempotency_key: Option<&str>,
+        timeout: Duration,
+    ) -> anyhow::Result<reqwest::Response> {
+        let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
+            .context("the token file does not contain a token")?;
+        token.set_sensitive(true);
+        let mut call = self
+            .http
+            .post(format!("{}{path}", self.base))
+            .timeout(timeout)
+            .header("x-mtoken", token)
+            .header("content-type", "application/json");
+        if let Some(key) = idempotency_key {
+            call = call.header(IDEMPOTENCY_KEY, key);
+        }
+        Ok(call.body(body).send().await?)
+    }
+
     fn is_silent(&self) -> String {
         format!(
             "the orchestrator at {} does not answer; is it running?",
@@ -293,20 +319,8 @@ impl AdminClient {
     ) -> anyhow::Result<O::Response> {
         let operation = operations::find(O::METHOD).map_err(explain)?.descriptor();
         let body = json::encode(request).map_err(explain)?;
-        let url = format!("{}{}", self.base, operation.http_path());
-        let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
-            .context("the token file does not contain a token")?;
-        token.set_sensitive(true);
-        let response = self
-            .http
-            .post(&url)
-            .timeout(timeout)
-            .header("x-mtoken", token)
-            .header("content-type", "application/json")
-            .body(body)
-            .send()
-            .await
-            .with_context(|| self.is_silent())?;
+        let response = self.post(operation.http_path(), body, None, timeout);
+        let response = response.await.with_context(|| self.is_silent())?;
         let status = response.status();
         let code = response.headers().get(&CODE);
         let code = code

@@ -14,6 +14,7 @@ mod deposits;
 mod dev;
 mod doctor;
 mod health;
+mod load;
 mod node;
 mod openapi;
 mod policy;
@@ -45,7 +46,7 @@ const EXIT_CODES: &str = "Exit codes:
   1    an error: stderr says what is wrong and what to do
   2    the command line is wrong
   3    alarm: something was changed that nobody may change (audit verify, backup verify)
-  5    it signs, but something needs attention (status, doctor, chain list)
+  5    it signs, but something needs attention (status, doctor, chain list), or a limit was missed (load)
   6    it cannot sign, not at all or not for some vault (status, doctor, health, chain list)
   7    the request failed (request watch)
   130  ended by a second SIGINT or SIGTERM (serve, signer, dev)";
@@ -120,6 +121,7 @@ enum Command {
     Doctor(doctor::Args),
     RedisAcl(redis_acl::Args),
     Health(health::Args),
+    Load(load::Args),
     /// Configuration files: check one, print the settings in force.
     #[command(subcommand)]
     Config(config::Command),
@@ -174,6 +176,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
         Command::Doctor(args) => Box::pin(doctor::run(args)),
         Command::Health(args) => Box::pin(health::run(args)),
+        Command::Load(args) => Box::pin(load::run(args)),
         Command::Config(command) => return config::run(command),
         Command::Completions(args) => return completions::completions(&args),
         Command::Man(args) => return completions::man(&args),

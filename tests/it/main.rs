@@ -35,6 +35,7 @@ mod freeze;
 mod grpc;
 mod life;
 mod life_crash;
+mod load;
 mod manual_approval;
 mod networks;
 mod node_page;
