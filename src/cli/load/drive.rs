@@ -318,8 +318,12 @@ impl Driver {
             Err(error) => return Answer::Refused(format!("no answer: {error}")),
         };
         if status != 200 {
-            let text = String::from_utf8_lossy(&text);
-            return Answer::Refused(format!("{} (HTTP {status}): {text}", operation.name()));
+            let said: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let said = said
+                .pointer("/error/message")
+                .and_then(|said| said.as_str());
+            let said = said.unwrap_or("it does not say why");
+            return Answer::Refused(format!("{}: {said} (HTTP {status})", operation.name()));
         }
         match json::decode(&text) {
             Ok(answer) => Answer::Given(answer),
