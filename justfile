@@ -179,6 +179,7 @@ bench-store *arguments:
 bench-retention *arguments:
     cargo bench --bench retention -- {{arguments}}
 
-# Signatures per second through HTTP and Redis, beside the cryptography alone
-bench:
-    cargo bench --bench signing
+# Signatures per second through HTTP and Redis, beside their limit: signers over Redis without HTTP and store; `just bench limit`
+# measures that of 2-of-3, 3-of-5 and 5-of-9
+bench *arguments:
+    cargo bench --bench signing -- {{arguments}}

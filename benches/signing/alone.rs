@@ -112,5 +112,6 @@ pub fn run_for(curve: Curve, threads: usize, time: Duration) -> Measured {
     Measured {
         latencies,
         elapsed: started.elapsed(),
+        cpu_s: 0.0,
     }
 }

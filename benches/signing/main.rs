@@ -1,8 +1,9 @@
 //! Signatures per second and latency of `rawMessage` on both curves: through the HTTP API with
-//! `serve`, three `signer` processes and a real Redis, beside what the cryptography alone gives
-//! in the same run on the same machine.
+//! `serve`, three `signer` processes and a real Redis, beside what the cryptography alone gives, and beside
+//! the limit (`limit.rs`: signers over Redis without HTTP and store), in the same run on the same machine.
 //!
-//! `cargo bench --bench signing`. COVAULT_BENCH_SECONDS sets how long each line measures.
+//! `cargo bench --bench signing`. COVAULT_BENCH_SECONDS sets how long each line measures. `-- limit` measures the limit
+//! alone, of 2-of-3, 3-of-5 and 5-of-9.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -18,12 +19,16 @@
 
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
+#[path = "../shared/usage.rs"]
+mod usage;
 
 mod alone;
+mod limit;
 
 use std::time::{Duration, Instant};
 
 use covault_core::signature::Curve;
+use limit::Limit;
 use serde_json::{Value, json};
 use support::{ApiClient, TestCluster, base64};
 
@@ -31,6 +36,8 @@ use support::{ApiClient, TestCluster, base64};
 pub struct Measured {
     latencies: Vec<Duration>,
     elapsed: Duration,
+    /// CPU seconds of all that signs; 0 where they are not counted.
+    cpu_s: f64,
 }
 
 impl Measured {
@@ -52,9 +59,15 @@ fn seconds() -> Duration {
 }
 
 /// Creates and executes requests, `in_flight` at a time.
-async fn through_http(api: &ApiClient, body: &Value, in_flight: usize) -> Measured {
+async fn through_http(cluster: &TestCluster, body: &Value, in_flight: usize) -> Measured {
+    let api = &cluster.api;
     // One signature first: connections, child keys and caches are warm for every line alike.
     api.sign(body.clone()).await;
+    let pids = cluster.signers.iter().map(support::Process::pid);
+    let pids = pids.chain([cluster.serve.pid(), cluster.redis.pid()]);
+    let pids: Vec<_> = pids.collect();
+    let cpu = || pids.iter().map(|pid| usage::cpu_s(*pid)).sum::<f64>();
+    let before = cpu();
     let started = Instant::now();
     let until = started + seconds();
     let workers = (0..in_flight).map(|_| {
@@ -74,32 +87,71 @@ async fn through_http(api: &ApiClient, body: &Value, in_flight: usize) -> Measur
     Measured {
         latencies: latencies.into_iter().flat_map(Result::unwrap).collect(),
         elapsed,
+        cpu_s: cpu() - before,
     }
 }
 
-fn line(what: &str, measured: &Measured, alone: Option<&Measured>) {
-    let ratio = alone.map_or(String::new(), |alone| {
-        format!("{:>6.0} %", 100.0 * measured.rate() / alone.rate())
-    });
+fn line(what: &str, measured: &Measured) {
+    let cpu = match measured.cpu_s {
+        0.0 => String::new(),
+        cpu_s => format!(
+            "{:>7.2} ms of CPU each",
+            cpu_s * 1e3 / measured.latencies.len() as f64
+        ),
+    };
     println!(
-        "{what:<44} {:>8.1}/s  p50 {:>7.2} ms  p99 {:>7.2} ms {ratio}",
+        "{what:<44} {:>8.1}/s  p50 {:>7.2} ms  p99 {:>7.2} ms {cpu}",
         measured.rate(),
         measured.percentile(50),
         measured.percentile(99),
     );
 }
 
+/// How the service compares with the limit.
+fn ratios(of: &Measured, limit: &Measured) {
+    let cpu = |measured: &Measured| measured.cpu_s / measured.latencies.len() as f64;
+    println!(
+        "{:<44} rate {:.2}, CPU of the limit {:.2}, p50 {:.2} times, p99 over own p50 {:.1}",
+        "    beside the limit:",
+        of.rate() / limit.rate(),
+        cpu(limit) / cpu(of),
+        of.percentile(50) / limit.percentile(50),
+        of.percentile(99) / of.percentile(50),
+    );
+}
+
+/// The limit of other thresholds.
+async fn limits() {
+    for (threshold, nodes) in [(2, 3), (3, 5), (5, 9)] {
+        let limit = Limit::start(threshold, nodes).await;
+        for curve in Curve::ALL {
+            let root = limit.key(curve).await;
+            for in_flight in [1, 32] {
+                let measured = limit.run_for(&root, in_flight, seconds()).await;
+                let name = curve.name();
+                line(
+                    &format!("{name} {threshold}-of-{nodes}: the limit, {in_flight} in flight"),
+                    &measured,
+                );
+            }
+        }
+    }
+}
+
 #[tokio::main]
 async fn main() {
+    let arguments: Vec<_> = std::env::args().collect();
     // `cargo test --benches` and nextest ask for the list of tests: there are none.
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
+    if arguments.iter().any(|argument| argument == "limit") {
+        return limits().await;
+    }
+    let limit = Limit::start(2, 3).await;
     let cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
-    println!(
-        "2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads"
-    );
+    println!("2-of-3, rawMessage");
     for curve in Curve::ALL {
         let network = match curve {
             Curve::Secp256k1 => "NETWORK_TYPE_EVM",
@@ -108,26 +160,29 @@ async fn main() {
         let from = cluster.api.wallet(&vault, network).await;
         let body = json!({"rawMessage": {"from": from, "content": base64("measure me"),
             "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
-        let single = alone::run_for(curve, 1, seconds());
-        let double = alone::run_for(curve, 2, seconds());
         let name = curve.name();
-        line(
-            &format!("{name}: the cryptography alone, 1 thread"),
-            &single,
-            None,
-        );
-        line(
-            &format!("{name}: the cryptography alone, 2 threads"),
-            &double,
-            None,
-        );
-        for in_flight in [1, 32] {
-            let measured = through_http(&cluster.api, &body, in_flight).await;
+        for threads in [1, 2] {
+            let alone = alone::run_for(curve, threads, seconds());
+            line(
+                &format!("{name}: the cryptography alone, {threads} threads"),
+                &alone,
+            );
+        }
+        let root = limit.key(curve).await;
+        // In flight, and of the limit that it is compared with.
+        let lines: &[(usize, usize)] = match curve {
+            Curve::Secp256k1 => &[(1, 1), (32, 32)],
+            Curve::Ed25519 => &[(1, 1), (32, 32), (128, 64)],
+        };
+        for (in_flight, of_limit) in lines {
+            let most = limit.run_for(&root, *of_limit, seconds()).await;
+            line(&format!("{name}: the limit, {of_limit} in flight"), &most);
+            let measured = through_http(&cluster, &body, *in_flight).await;
             line(
                 &format!("{name}: HTTP and Redis, {in_flight} in flight"),
                 &measured,
-                Some(&double),
             );
+            ratios(&measured, &most);
         }
     }
 }

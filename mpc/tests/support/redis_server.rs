@@ -48,6 +48,12 @@ impl RedisServer {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
+    /// Its process, while it runs.
+    #[allow(dead_code)]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
     /// Kills it.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {

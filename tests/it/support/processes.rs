@@ -405,6 +405,10 @@ pub struct Redis {
 }
 
 impl Redis {
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     pub async fn start(folder: &Path) -> Self {
         Self::start_with(folder, false).await
     }
