@@ -139,60 +139,27 @@ impl StellarNode {
         Ok(seen.into_inner())
     }
 
-    /// A node has the transaction and will put it into a ledger, which is enough. But what fails
-    /// there is not found out before: whether the sender has the amount, for example.
+    /// A node has the transaction and will put it into a ledger, which is enough. A node takes one of an account per
+    /// ledger: the next one is sent once this one is there.
     async fn in_ledger(&self, hash: &str) -> BroadcastOutcome {
         for _ in 0..MAX_POLLS {
             tokio::time::sleep(POLL_INTERVAL).await;
             let answer = self
                 .rpc
                 .ask(RpcCall("getTransaction", json!({"hash": hash})))
-                .await
-                .map(|answer| trace_of(&answer));
-            match answer {
-                Ok(StellarTrace::Done) => break,
-                Ok(StellarTrace::Failed(refusal)) => {
-                    let outcome = self.failed_in_ledger(hash, refusal).await;
-                    if !matches!(outcome, BroadcastOutcome::Unknown(_)) {
-                        return outcome;
-                    }
-                }
-                Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
+                .await;
+            if let Ok(StellarTrace::InLedger { problem }) = answer.map(|answer| trace_of(&answer)) {
+                return accepted(hash, problem);
             }
         }
         BroadcastOutcome::Accepted
     }
 
-    /// A node says that it is in a ledger and failed. As many as it takes to end something must say so.
-    async fn failed_in_ledger(&self, hash: &str, refusal: ChainRefusal) -> BroadcastOutcome {
-        let success = |answer: &Value| match trace_of(answer) {
-            StellarTrace::Done => Some(true),
-            StellarTrace::Failed(_) => Some(false),
-            StellarTrace::Nowhere(_) => None,
-        };
-        let call = RpcCall("getTransaction", json!({"hash": hash}));
-        match witnessed(self.rpc.query_quorum(call, success)).await {
-            Ok(true) => BroadcastOutcome::Accepted,
-            Ok(false) => BroadcastOutcome::Refused(refusal),
-            Err(error) => BroadcastOutcome::Unknown(format!(
-                "a node says that it failed in a ledger ({}); {}",
-                refusal.reason,
-                error.into_reason()
-            )),
-        }
-    }
-
     /// A node takes one transaction of an account per ledger. For some ledgers it also says this of
     /// one that is in a ledger.
     async fn later(&self, hash: &str, doubt: bool) -> BroadcastOutcome {
-        if doubt {
-            match self.trace(hash).await {
-                Ok(StellarTrace::Done) => return BroadcastOutcome::Accepted,
-                Ok(StellarTrace::Failed(refusal)) => {
-                    return self.failed_in_ledger(hash, refusal).await;
-                }
-                Ok(StellarTrace::Nowhere(_)) | Err(_) => {}
-            }
+        if doubt && let Ok(StellarTrace::InLedger { problem }) = self.trace(hash).await {
+            return accepted(hash, problem);
         }
         BroadcastOutcome::Unknown(
             "the node takes one transaction of an account per ledger; this one waits for a later ledger"
@@ -294,10 +261,8 @@ impl StellarNode {
             .saturating_sub(broadcast_request.age_ms)
             / 1000;
         let known = match self.trace(&broadcast_request.signed.tx_hash).await {
-            Ok(StellarTrace::Done) => Ok(true),
-            Ok(StellarTrace::Failed(refusal)) => {
-                let hash = &broadcast_request.signed.tx_hash;
-                return self.failed_in_ledger(hash, refusal).await;
+            Ok(StellarTrace::InLedger { problem }) => {
+                return accepted(&broadcast_request.signed.tx_hash, problem);
             }
             Ok(StellarTrace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
             Ok(StellarTrace::Nowhere(_)) => {
@@ -497,6 +462,18 @@ impl ChainClient for StellarNode {
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
+}
+
+/// A ledger has it, also where it failed there: then it paid nobody, its number is used, and `transactionState` says so.
+fn accepted(hash: &str, problem: Option<String>) -> BroadcastOutcome {
+    if let Some(reason) = problem {
+        tracing::warn!(
+            hash,
+            reason,
+            "a Stellar transaction is in a ledger and failed"
+        );
+    }
+    BroadcastOutcome::Accepted
 }
 
 fn key_of(account: &str) -> Result<String, ChainError> {

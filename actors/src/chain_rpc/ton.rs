@@ -2,8 +2,8 @@
 //!
 //! A node that takes a transaction passes it on, and it can be lost on the way, when the wallet's
 //! later ones would wait for its number for ever. So it counts as accepted when it is in a block;
-//! until then the same bytes are sent again. Then it is seen, too, whether the wallet sent its
-//! messages: one that it cannot pay it leaves out, and takes the fee.
+//! until then the same bytes are sent again. A wallet leaves out a message that it cannot pay, and takes the fee: the
+//! transaction is in a block then, and failed there.
 
 mod answers;
 mod sightings;
@@ -35,9 +35,9 @@ use self::answers::{
 };
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal, EndpointHealth,
-    FeeEstimate, Inclusion, NodePool, NodeRequest, NodeRequestBody, NodeResponse, Objection,
-    ObjectionKind, TrackedTransaction, TransactionSighting, client::Client, is_void, rest::Rest,
-    sight_each, witnessed::witnessed,
+    FeeEstimate, NodePool, NodeRequest, NodeRequestBody, NodeResponse, Objection, ObjectionKind,
+    TrackedTransaction, TransactionSighting, client::Client, is_void, rest::Rest, sight_each,
+    witnessed::witnessed,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -400,8 +400,17 @@ impl TonNode {
         doubt: bool,
     ) -> BroadcastOutcome {
         match self.trace(sent, broadcast_request, last).await {
-            Ok(TonTrace::Here { sent: 0 }) => self.sent_nothing(sent, last).await,
-            Ok(TonTrace::Here { .. }) => BroadcastOutcome::Accepted,
+            Ok(TonTrace::Here { sent: count }) => {
+                if count == 0 {
+                    let hash = &broadcast_request.signed.tx_hash;
+                    tracing::warn!(
+                        hash,
+                        "a TON wallet took a transaction and sent nothing: it cannot pay the amount and \
+                        the fees for it"
+                    );
+                }
+                BroadcastOutcome::Accepted
+            }
             Ok(TonTrace::Nowhere) => {
                 let refusal = ChainRefusal {
                     reason: "another transaction has used its number (seqno); create a new request"
@@ -413,26 +422,6 @@ impl TonNode {
             Err(trouble) => BroadcastOutcome::Unknown(format!(
                 "the transaction's number is used, and whether by this one is not known yet: \
                  {trouble}"
-            )),
-        }
-    }
-
-    /// A node says that the wallet took it and sent no message. What the others say counts, too: one that lies must
-    /// not have it paid once more.
-    async fn sent_nothing(&self, sent: &SentMessage, last: &TransactionCursor) -> BroadcastOutcome {
-        let made_s = u64::from(sent.valid_until).saturating_sub(LIFETIME_S);
-        match witnessed(self.find(sent, made_s, last.clone())).await {
-            Ok(Some(Inclusion { success: false, .. })) => BroadcastOutcome::Refused(ChainRefusal {
-                reason: "the wallet took the transaction and sent nothing: it cannot pay the \
-                         amount and the fees for it; a part of the fees was taken"
-                    .into(),
-                code: ExecuteCode::InsufficientFunds,
-            }),
-            Ok(Some(_)) => BroadcastOutcome::Accepted,
-            Ok(None) => BroadcastOutcome::Unknown("the nodes disagree about it".into()),
-            Err(error) => BroadcastOutcome::Unknown(format!(
-                "a node says that the wallet sent nothing: {}",
-                error.into_reason()
             )),
         }
     }

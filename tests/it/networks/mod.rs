@@ -71,4 +71,19 @@ async fn refusal(api: &ApiClient, body: Value) -> (String, String) {
     )
 }
 
+/// Has a transaction signed and sent that a block has and that fails there: its request has succeeded, and what is shown of
+/// the transaction says that it did nothing.
+async fn fails_on_chain(api: &ApiClient, body: Value) {
+    let uuid = api.create(body).await;
+    let outcome = api.execute(&uuid).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    let details = eventually("the transaction is final", async || {
+        let details = api.details(&uuid).await;
+        (details["transactionState"]["status"] == "STATUS_FINAL").then_some(details)
+    })
+    .await;
+    assert_eq!(details["status"], "STATUS_SUCCEEDED", "{details}");
+    assert_eq!(details["transactionState"]["success"], false, "{details}");
+}
+
 const INSUFFICIENT_FUNDS: &str = "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_INSUFFICIENT_FUNDS";

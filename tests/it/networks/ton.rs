@@ -194,9 +194,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
 
     // A wallet that has the amount and not the fee sends nothing, and pays for that.
     let all = world.coins(from).await;
-    let (code, reason) = refusal(api, world.native(all)).await;
-    assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
-    assert!(reason.contains("sent nothing"), "{reason}");
+    fails_on_chain(api, world.native(all)).await;
     world.assert_paid(sent).await;
     // With the nanoton of the notification about the jettons.
     let got = 1_334_567_893;

@@ -20,10 +20,8 @@ const INVALID_XDR: &str = "invalid_xdr";
 /// What the nodes' ledgers have of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StellarTrace {
-    /// One has it, and it did what it says.
-    Done,
-    /// One has it, and it changed nothing; the fee was taken.
-    Failed(ChainRefusal),
+    /// One has it. With a `problem` it changed nothing, and the fee was taken.
+    InLedger { problem: Option<String> },
     /// None of these has it.
     Nowhere(LedgerRange),
 }
@@ -172,14 +170,14 @@ pub(super) fn objection_of(said: Result<&Value, &RpcError>) -> Option<Objection>
 pub(super) fn trace_of(answer: &Value) -> StellarTrace {
     let time = |name| answer.get(name).and_then(number);
     match answer.get("status").and_then(Value::as_str) {
-        Some("SUCCESS") => StellarTrace::Done,
-        Some("FAILED") => StellarTrace::Failed(match failure_of(answer, "resultXdr") {
-            Some(why) => refusal(&why),
-            None => ChainRefusal {
-                reason: "the network took the transaction, and it failed".into(),
-                code: ExecuteCode::Unspecified,
-            },
-        }),
+        Some("SUCCESS") => StellarTrace::InLedger { problem: None },
+        Some("FAILED") => {
+            let why = failure_of(answer, "resultXdr").map(|why| refusal(&why).reason);
+            let problem = why.unwrap_or_else(|| "the network does not say why".into());
+            StellarTrace::InLedger {
+                problem: Some(problem),
+            }
+        }
         Some("NOT_FOUND") => {
             let span = || {
                 Some(LedgerRange {
@@ -276,11 +274,12 @@ mod tests {
         }
         assert_eq!(LedgerRange::ALL.and(expected), expected);
         assert_eq!(expected.and(LedgerRange::NONE), LedgerRange::NONE);
-        assert_eq!(trace_of(&json!({"status": "SUCCESS"})), StellarTrace::Done);
-        assert!(matches!(
-            trace_of(&json!({"status": "FAILED"})),
-            StellarTrace::Failed(_)
-        ));
+        for (status, fails) in [("SUCCESS", false), ("FAILED", true)] {
+            let found = trace_of(&json!({"status": status}));
+            assert!(
+                matches!(found, StellarTrace::InLedger { problem } if problem.is_some() == fails)
+            );
+        }
     }
 
     #[test]

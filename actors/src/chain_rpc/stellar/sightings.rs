@@ -78,8 +78,7 @@ fn place(answer: &Value) -> Option<StellarPlace> {
     let success = match trace_of(answer) {
         StellarTrace::Nowhere(LedgerRange::NONE) => return None,
         StellarTrace::Nowhere(range) => return Some(StellarPlace::Nowhere(range)),
-        StellarTrace::Done => true,
-        StellarTrace::Failed(_) => false,
+        StellarTrace::InLedger { problem } => problem.is_none(),
     };
     Some(StellarPlace::Ledger(Inclusion {
         block: answer.get("ledger")?.as_u64()?,
