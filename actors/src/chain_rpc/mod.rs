@@ -54,7 +54,7 @@ pub use pool::{CALLS_PER_NODE, NodePool, Objection, ObjectionKind, PoolPorts};
 pub use queue::{ChainQueue, ChainWait};
 pub use rest::Rest;
 pub use simulation::{SimulationOutcome, SimulationRequest};
-pub use tries::{SendTry, tried};
+pub use tries::tried;
 
 use witnessed::{EndsWitnessed, witnessed};
 

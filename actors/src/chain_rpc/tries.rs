@@ -1,53 +1,26 @@
-//! The result of one attempt to send a transaction to the nodes, besides the meaning of their answers:
-//! whether one of them may have it.
+//! Whether one attempt to send a transaction got to a node, besides the meaning of what nodes answered.
 
 use std::{future::Future, sync::Arc};
 
 use parking_lot::Mutex;
 
 tokio::task_local! {
-    static TRY: Arc<Mutex<Option<SendTry>>>;
+    static TRY: Arc<Mutex<Option<bool>>>;
 }
 
-/// How nodes took what was sent to them in one try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendTry {
-    /// A node took it, or its answer was lost: not where each that got it objected, and the others were not reached.
-    pub may_be_taken: bool,
-    /// As many as it takes to end something have refused it, by the rules or because its sender cannot pay. Not
-    /// where they say that what it uses is used.
-    pub is_refused: bool,
-}
-
-impl SendTry {
-    /// Of a try of which nothing is known.
-    pub const UNKNOWN: Self = Self {
-        may_be_taken: true,
-        is_refused: false,
-    };
-    /// Of one that came to no node.
-    pub const NOT_SENT: Self = Self {
-        may_be_taken: false,
-        is_refused: false,
-    };
-}
-
-/// Sends something, and says how the nodes took it; [`SendTry::UNKNOWN`] where nothing went through a pool of nodes.
-pub async fn tried<F: Future>(work: F) -> (F::Output, SendTry) {
+/// Sends something, and says whether a node may have got it: not where no connection to any came about. Where nothing
+/// went through a pool of nodes one may have.
+pub async fn tried<F: Future>(work: F) -> (F::Output, bool) {
     let seen = Arc::new(Mutex::new(None));
     let output = TRY.scope(Arc::clone(&seen), work).await;
-    let seen = seen.lock().unwrap_or(SendTry::UNKNOWN);
-    (output, seen)
+    let got_out = seen.lock().unwrap_or(true);
+    (output, got_out)
 }
 
-/// Notes how nodes took one transaction of the present try. Of several one that may be taken is enough.
-pub(super) fn note(one: SendTry) {
+/// Notes whether a node may have got one transaction of the present try. Of several one that did is enough.
+pub(super) fn note(got_out: bool) {
     let _ = TRY.try_with(|seen| {
         let mut seen = seen.lock();
-        let before = seen.is_some_and(|before| before.may_be_taken);
-        *seen = Some(SendTry {
-            may_be_taken: one.may_be_taken || before,
-            ..one
-        });
+        *seen = Some(got_out || seen.unwrap_or(false));
     });
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainEndpoints, ChainError, ChainKey,
-    everywhere,
+    everywhere, tried,
 };
 use covault_core::networks::{
     ChainData, Network, Payload, Queries, Signed,
@@ -194,6 +194,30 @@ impl<'a> LieHeard<'a> {
         }
         // Its word is all there is.
         assert!(is_over(&single), "{what}, the only node: {single:?}");
+    }
+}
+
+/// A refusal that comes later is no doubt only where nobody can have kept the bytes.
+#[tokio::test]
+async fn a_try__should_have_got_out_unless_no_node_was_reached() {
+    let nobody = nobody().await;
+    for lie in evm_node::lies().await {
+        let sent = async |nodes: Vec<String>| {
+            let client = connect_to(lie.chain, ChainEndpoints::new(nodes));
+            tried(client.broadcast(&lie.request)).await
+        };
+        let (outcome, got_out) = sent(vec![nobody.clone()]).await;
+        assert!(
+            matches!(outcome, BroadcastOutcome::Unknown(_)),
+            "{outcome:?}"
+        );
+        assert!(!got_out, "{}", lie.what);
+        for nodes in [
+            vec![lie.liar.clone()],
+            vec![nobody.clone(), lie.liar.clone()],
+        ] {
+            assert!(sent(nodes).await.1, "{}", lie.what);
+        }
     }
 }
 

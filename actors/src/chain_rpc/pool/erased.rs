@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     NodeFailure, NodePool, PAUSE_MS, PoolError, ROUNDS, is_of_request,
-    submit::{Objection, Objections},
+    submit::{Objection, Objections, Reach},
 };
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
@@ -136,23 +136,24 @@ impl NodePool {
     }
 
     /// Asks one node after the other, until one does not object, or enough do. Gives back those that the request did not get
-    /// to, none where enough object; which node has said what counts; and whether a node may have taken the request before
-    /// and its answer was lost.
+    /// to, none where enough object; which node has said what counts; and how far the request got.
     pub(super) async fn in_turn(
         &self,
         call: &NodeRequest,
         keep: &KeepOf<'_>,
         objection: &ObjectionOf<'_>,
-    ) -> (VecDeque<usize>, Result<usize, PoolError>, bool) {
+    ) -> (VecDeque<usize>, Result<usize, PoolError>, Reach) {
         let mut trouble = None;
         let mut wrong_chain = None;
-        let mut doubt = false;
+        let mut reach = Reach::default();
         let mut objections = Objections::default();
         let needed = self.witnesses_needed();
         let (mut order, mut skipped) = (VecDeque::from(self.order(call.is_costly)), Vec::new());
         while let Some(index) = order.pop_front() {
             let patience = self.patience(order.len());
-            match self.put_of(index, patience, call, keep).await {
+            let answer = self.put_of(index, patience, call, keep).await;
+            reach.add(&answer);
+            match answer {
                 Ok(()) => {
                     let objects = objection(index).map(|one| (index.saturating_add(1), one));
                     let passes = objects.is_none();
@@ -161,14 +162,13 @@ impl NodePool {
                         self.preferred.store(index, Ordering::Relaxed);
                         order.extend(skipped);
                         let others = if passes { order } else { VecDeque::new() };
-                        return (others, Ok(index), doubt);
+                        return (others, Ok(index), reach);
                     }
                 }
                 Err(NodeFailure::WrongChain(reason)) => wrong_chain = Some(reason),
                 // The caller's patience ends it, where none of them has a place in time.
                 Err(NodeFailure::Crowded(_)) if is_of_request() => order.push_back(index),
                 Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
                     if !failure.may_have_taken_it() {
                         skipped.push(index);
                     }
@@ -186,7 +186,7 @@ impl NodePool {
                 self.failed(trouble.as_ref(), reason)
             }
         };
-        (VecDeque::new(), Err(error), doubt)
+        (VecDeque::new(), Err(error), reach)
     }
 
     /// Asks one node, within so long.

@@ -116,6 +116,11 @@ impl NodeFailure {
             Self::Lost(_) | Self::TooLong | Self::Silent(_) | Self::Slow(_)
         )
     }
+
+    /// Whether the request may have got to it: one that says that it did not take it may have kept it.
+    pub(super) fn may_have_got_it(&self) -> bool {
+        self.may_have_taken_it() || matches!(self, Self::Idle(_))
+    }
 }
 
 impl PoolNode {

@@ -8,7 +8,7 @@ use super::{NodeFailure, NodePool, PoolError, PoolNode, UNREAD, said::Said};
 use crate::chain_rpc::{
     exchange::{NodeRequest, NodeResponse, ParsedResponse},
     line::CallsOf,
-    tries::{self, SendTry},
+    tries,
 };
 
 /// What is passed on waits for its turn at a node so many times as long as a call takes at most.
@@ -71,14 +71,22 @@ impl Objections {
     }
 }
 
-/// Notes what a try came to: `said` is what the nodes have against it in the end, where enough of them said the same or
-/// one said something else. With `doubt` one may have it.
-fn note_try(said: Option<Option<Objection>>, doubt: bool) {
-    let kind = said.as_ref().and_then(Option::as_ref).map(|one| one.kind);
-    tries::note(SendTry {
-        may_be_taken: doubt || said.is_some_and(|said| said.is_none()),
-        is_refused: kind == Some(ObjectionKind::Refused),
-    });
+/// How far something got that was sent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reach {
+    /// A node may have taken it, and its answer was lost.
+    pub(super) is_lost: bool,
+    /// A node got it, whatever it answered: it may have kept it.
+    pub(super) is_out: bool,
+}
+
+impl Reach {
+    /// Adds what sending it to one more node came to.
+    pub(super) fn add<T>(&mut self, answer: &Result<T, NodeFailure>) {
+        let failure = answer.as_ref().err();
+        self.is_lost |= failure.is_some_and(NodeFailure::may_have_taken_it);
+        self.is_out |= failure.is_none_or(NodeFailure::may_have_got_it);
+    }
 }
 
 impl PoolNode {
@@ -108,13 +116,13 @@ impl NodePool {
         let answers = Said::new(self.nodes.len());
         let keep = |node, response: &NodeResponse| answers.keep(node, read(response));
         let objects = |node| answers.with(node, &objection);
-        let (others, node, doubt) = self.in_turn(call, &keep, &objects).await;
+        let (others, node, reach) = self.in_turn(call, &keep, &objects).await;
         let said = node.and_then(|node| answers.take(node).ok_or_else(|| self.unknown(UNREAD)));
-        note_try(said.as_ref().ok().map(objection), doubt);
+        tries::note(reach.is_out);
         if said.is_ok() {
             self.pass_on(others, call);
         }
-        (said, doubt)
+        (said, reach.is_lost)
     }
 
     /// Sends to the others, too, what a node did not object to, in tasks of their own and in the place of its request: that one
@@ -160,9 +168,11 @@ impl NodePool {
             (index, said.await)
         };
         let order = self.order(call.is_costly);
-        let (mut doubt, mut trouble, mut taken, mut refused) = (false, None, None, None);
+        let (mut trouble, mut taken, mut refused) = (None, None, None);
+        let mut reach = Reach::default();
         let mut objections = Objections::default();
         for (index, answer) in join_all(order.into_iter().map(ask)).await {
+            reach.add(&answer);
             match answer {
                 Ok(said) => match objection(&said) {
                     Some(one) => {
@@ -172,19 +182,15 @@ impl NodePool {
                     }
                     None => taken = taken.or(Some(said)),
                 },
-                Err(failure) => {
-                    doubt |= failure.may_have_taken_it();
-                    trouble = Some(failure.reason().to_owned());
-                }
+                Err(failure) => trouble = Some(failure.reason().to_owned()),
             }
         }
+        tries::note(reach.is_out);
         if let Some(said) = taken.or(refused) {
-            note_try(Some(objection(&said)), doubt);
-            return (Ok(said), doubt);
+            return (Ok(said), reach.is_lost);
         }
-        note_try(None, doubt);
         let reason = objections.reason(needed, trouble.clone()).or(trouble);
         let reason = reason.unwrap_or_else(|| "too few nodes answered".into());
-        (Err(self.unknown(&reason)), doubt)
+        (Err(self.unknown(&reason)), reach.is_lost)
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals, waiting::chain_asked};
 use crate::{
-    chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, SendTry, Standing, tried},
+    chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing, tried},
     port::SigningAttempt,
     process::tasks::AbortOnDrop,
     requests::{
@@ -41,7 +41,7 @@ impl SigningState {
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         self.simulate()?;
         self.count_inputs()?;
-        let sent_before = self.note_sending()?;
+        let is_again = self.note_sending()?;
         let StoredRequest {
             request,
             payload,
@@ -318,7 +318,7 @@ impl SigningState {
                     chain_data: draft.chain_data.clone(),
                     age_ms: now_ms.saturating_sub(draft.built_at_ms),
                     now_ms,
-                    retried: self.resumed || sent_before,
+                    retried: self.resumed || self.got_out,
                 };
                 let client = services
                     .chains
@@ -326,7 +326,7 @@ impl SigningState {
                     .cloned();
                 let account = ChainAccount::of(request, payload);
                 // Only what did not get through at once can have been replaced in the meantime.
-                let replaceable = broadcast_request.retried.then(|| request.clone());
+                let replaceable = (self.resumed || is_again).then(|| request.clone());
                 // A transaction that waits for long may wait for one that was dropped.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
                 let nonce = nonce.filter(|_| self.tries >= TRIES_BEFORE_REBROADCAST);
@@ -398,6 +398,8 @@ impl SigningState {
             self.stored()?.request.state,
             RequestState::Broadcasting { .. }
         );
+        // What became of a try that was broken off is not known.
+        self.got_out |= std::mem::replace(&mut self.is_sending, sends);
         Ok(std::mem::replace(&mut self.sends, sends) && sends)
     }
 
@@ -453,7 +455,7 @@ fn not_now(blocker: RepeatBlocker) -> Msg {
 
 /// What a try comes to that came to no node.
 fn not_sent(answer: BroadcastOutcome) -> Msg {
-    Msg::NodeAnswered(answer, SendTry::NOT_SENT)
+    Msg::NodeAnswered(answer, false)
 }
 
 /// From when on a request goes before the turns of others, at nodes and at signers: when a third of the time that it has

@@ -31,9 +31,7 @@ pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
 use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
-    chain_rpc::{
-        BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad, SendTry, Standing,
-    },
+    chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad},
     commands::command_commit::CommandCommit,
     port::SignerHold,
     process::{counters::StalledRequest, tasks::AbortOnDrop},
@@ -76,8 +74,8 @@ pub enum Msg {
     },
     /// Signers were told of the approvals, and hold the payment or not; or they want more of them.
     ApprovalsTold(Result<Option<SignerHold>, Fault>),
-    /// The nodes answered, and whether one of them may have the transaction.
-    NodeAnswered(BroadcastOutcome, SendTry),
+    /// The nodes answered, and whether one of them may have got the transaction.
+    NodeAnswered(BroadcastOutcome, bool),
     /// What the nodes say of its transaction, of which nobody knew whether one has it.
     VerdictCame(Verdict),
     /// The effect of the state is to be run (again); by the number of the plan.
@@ -207,8 +205,10 @@ pub struct SigningState {
     resumed: bool,
     /// It has begun to send its transaction.
     sends: bool,
-    /// A node may have its transaction from one of its tries: not while each that got it objected.
-    may_be_taken: bool,
+    /// A try to send it runs.
+    is_sending: bool,
+    /// A node may have got its transaction from a try that did not end it.
+    got_out: bool,
     /// Its transaction is, or was, tried on a node.
     simulated: bool,
     /// Signers were told of its approvals.
@@ -267,7 +267,8 @@ impl Actor for SigningActor {
             delay_in_trail: None,
             resumed: false,
             sends: false,
-            may_be_taken: false,
+            is_sending: false,
+            got_out: false,
             simulated: false,
             told: false,
             refusal: None,
@@ -436,23 +437,19 @@ impl Actor for SigningActor {
                 }
             }
             Msg::ApprovalsTold(hold) => live.approvals_told(&myself, hold).await?,
-            Msg::NodeAnswered(BroadcastOutcome::Accepted, _) => {
-                live.node_accepted().await?;
-            }
-            Msg::NodeAnswered(BroadcastOutcome::Refused(refusal), _) => {
-                live.node_refused(refusal).await?;
-            }
-            Msg::NodeAnswered(BroadcastOutcome::Doubtful(refusal, standing), sent) => {
-                if standing == Standing::Open && live.is_refused_by_all(sent) {
-                    live.node_refused(refusal).await?;
-                } else {
-                    live.may_be_taken |= sent.may_be_taken;
-                    live.weigh_doubt(&myself, refusal, standing).await?;
+            Msg::NodeAnswered(outcome, got_out) => {
+                live.is_sending = false;
+                live.got_out |= got_out;
+                match outcome {
+                    BroadcastOutcome::Accepted => live.node_accepted().await?,
+                    BroadcastOutcome::Refused(refusal) => live.node_refused(refusal).await?,
+                    BroadcastOutcome::Doubtful(refusal, standing) => {
+                        live.weigh_doubt(&myself, refusal, standing).await?;
+                    }
+                    BroadcastOutcome::Unknown(reason) => {
+                        live.retry_broadcast(&myself, reason).await?;
+                    }
                 }
-            }
-            Msg::NodeAnswered(BroadcastOutcome::Unknown(reason), sent) => {
-                live.may_be_taken |= sent.may_be_taken;
-                live.retry_broadcast(&myself, reason).await?;
             }
             Msg::VerdictCame(verdict) => {
                 if !live.verdict_came(verdict).await? {

@@ -12,7 +12,7 @@ use ractor::ActorRef;
 
 use super::{BuildBlocker, Msg, SigningState, TOO_MUCH};
 use crate::{
-    chain_rpc::{ChainError, ChainRefusal, NodeLoad, SendTry, Standing},
+    chain_rpc::{ChainError, ChainRefusal, NodeLoad, Standing},
     requests::{
         followed,
         request_store::{CommitExtras, StoredRequest},
@@ -199,12 +199,6 @@ impl SigningState {
         }
         self.is_waiting = false;
         Ok(true)
-    }
-
-    /// Whether no node can have the transaction of those that were asked: each that got it has objected, now and before,
-    /// and enough refuse it now. What a process before this one has sent is not known.
-    pub(super) fn is_refused_by_all(&self, sent: SendTry) -> bool {
-        !self.resumed && !self.may_be_taken && !sent.may_be_taken && sent.is_refused
     }
 
     /// The nodes refuse the transaction for good.
