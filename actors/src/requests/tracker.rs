@@ -269,6 +269,8 @@ impl ChainTracker {
         let head = self.head().await;
         let mut changes: BTreeMap<VaultId, Vec<(RequestId, TransactionRow)>> = BTreeMap::new();
         let (mut seen, mut missing, mut held_back) = (Vec::new(), Vec::new(), Vec::new());
+        // What no node takes may wait for a number before its own, too.
+        let mut waiting = Vec::new();
         let settings = &self.services.settings;
         let first = self.first_pause();
         let longest = Duration::from_millis(settings.tracking_most_ms);
@@ -310,6 +312,9 @@ impl ChainTracker {
             }
             if let Some(doubt) = entry.tracked.doubt.clone() {
                 entry.wait(longest);
+                if sighting == TransactionSighting::Missing {
+                    waiting.push(request);
+                }
                 let verdict = entry.verdict(sighting, longest, settling_ms);
                 // Some of it never comes: that need not be said for minutes once more when it is followed.
                 let goes_on = verdict == Some(Verdict::Accepted) && entry.void.is_some();
@@ -343,7 +348,8 @@ impl ChainTracker {
         if let Some(head) = head {
             self.ask_to_speed_up(&seen, head);
         }
-        self.seek_gaps(&seen, now_ms);
+        waiting.extend(seen);
+        self.seek_gaps(&waiting, now_ms);
         self.send_again(missing, now_ms).await;
         self.spread(held_back, now_ms).await;
     }

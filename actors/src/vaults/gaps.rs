@@ -87,6 +87,10 @@ async fn fill(
     let Some((request, _)) = services.request(request).await? else {
         return Ok(None);
     };
+    // The nodes have refused it meanwhile.
+    if matches!(request.state, RequestState::Failed { .. }) {
+        return Ok(None);
+    }
     let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
     let Some(filler) = account.network.rules().gap_filler(&payload) else {
         return Ok(None);

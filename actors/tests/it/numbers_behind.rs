@@ -1,5 +1,6 @@
 //! What stands behind a number that no request uses, on networks whose transactions end by themselves: the next request
-//! takes the number, and until one comes nothing waits for longer than its time and nothing is called done that is not.
+//! takes the number, or one of the service's that pays nobody else. Where neither comes nothing waits for longer than its
+//! time and nothing is called done that is not.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -64,18 +65,45 @@ async fn aptos_transactions_behind_a_refused_number__should_come_with_the_next_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aptos_transactions_behind_a_refused_number__should_come_before_their_time_is_over() {
+    let (world, gateway, address, (behind, hash)) = behind_a_refused_one().await;
+    let vault = details(&gateway, &behind).await.vault_uuid.unwrap();
+    a_while().await;
+    assert!(fillers(&gateway, &vault).await.is_empty(), "not at once");
+    pass(&world, GAP_MS);
+    until_status(&gateway, &behind, Status::Final).await;
+    let fillers = fillers(&gateway, &vault).await;
+    assert_eq!(fillers.len(), 1);
+    let Some(signing_request::Type::AptosSendNative(moved)) = &fillers[0].r#type else {
+        panic!("{:?}", fillers[0].r#type);
+    };
+    assert_eq!(
+        (moved.to.as_str(), moved.value.as_str()),
+        (address.as_str(), "1")
+    );
+    let filler = outcome(&gateway, &fillers[0].uuid).await.tx_hash;
+    assert_eq!(world.aptos.executed(), [filler, hash]);
+    // The payment that was refused has another number when it is made again.
+    let again = sent(&gateway, pay_aptos(&address)).await;
+    assert_eq!(world.aptos.executed()[2], again);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aptos_transactions_behind_a_refused_number__should_end_with_their_time() {
     let (world, gateway, address, (behind, hash)) = behind_a_refused_one().await;
     let vault = details(&gateway, &behind).await.vault_uuid.unwrap();
+    // Nothing fills the gap: nodes refuse that, too.
+    world.aptos.refuses_next.store(true, Ordering::SeqCst);
     pass(&world, GAP_MS);
-    a_while().await;
-    // The service makes no request for it: it ends by itself.
-    assert!(fillers(&gateway, &vault).await.is_empty());
+    until(async || fillers(&gateway, &vault).await.len() == 1).await;
+    let filler = fillers(&gateway, &vault).await.remove(0);
+    failed(&gateway, &filler.uuid).await;
     until_status(&gateway, &behind, Status::Pending).await;
     pass(&world, LIFE_MS);
     until_status(&gateway, &behind, Status::Dropped).await;
     assert!(noted(&world, "Dropped", "it has expired").await);
     assert_eq!(world.followed().await, 0);
+    world.aptos.refuses_next.store(false, Ordering::SeqCst);
     // Its number is free at once: what comes now waits behind nothing.
     world.aptos.halted.store(true, Ordering::SeqCst);
     let mut next = Vec::new();
@@ -129,12 +157,15 @@ async fn the_number_of_an_expired_transaction__should_stay_with_another_one_that
         let longer = create(&gateway, longer).await.uuid;
         let taken = outcome(&gateway, &longer).await;
         assert_eq!(taken.error, None);
+        // Nothing fills the gap.
+        world.aptos.refuses_next.store(true, Ordering::SeqCst);
         pass(&world, LIFE_MS);
         until_status(&gateway, &behind, Status::Dropped).await;
         if !comes {
             pass(&world, 3_000_000);
             until_status(&gateway, &longer, Status::Dropped).await;
         }
+        world.aptos.refuses_next.store(false, Ordering::SeqCst);
         world.aptos.halted.store(true, Ordering::SeqCst);
         let mut expected = vec![sent(&gateway, pay_aptos(&address)).await];
         expected.extend(comes.then_some(taken.tx_hash));
@@ -270,6 +301,35 @@ async fn payments_of_stellar_and_ton_behind_a_refused_number__should_come_with_t
         }
         assert_eq!(it.chain.taken(), hashes, "{network:?}");
         assert_eq!(it.chain.refused.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payments_of_stellar_and_ton_behind_a_refused_number__should_come_before_their_time_is_over()
+ {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        let behind = it.behind_a_refused_one().await;
+        let vault = details(&it.gateway, &behind).await.vault_uuid.unwrap();
+        a_while().await;
+        assert!(fillers(&it.gateway, &vault).await.is_empty(), "not at once");
+        pass(&it.world, GAP_MS);
+        let paid = outcome(&it.gateway, &behind).await;
+        assert_eq!(paid.error, None, "{network:?}");
+        let fillers = fillers(&it.gateway, &vault).await;
+        assert_eq!(fillers.len(), 1);
+        let filler = outcome(&it.gateway, &fillers[0].uuid).await.tx_hash;
+        assert_eq!(it.chain.taken(), [filler, paid.tx_hash]);
+        let (to, value) = match &fillers[0].r#type {
+            Some(signing_request::Type::StellarSendNative(moved)) => (&moved.to, &moved.value),
+            Some(signing_request::Type::TonSendNative(moved)) => (&moved.to, &moved.value),
+            other => panic!("{other:?}"),
+        };
+        let least = match network {
+            Network::Ton => "0",
+            _ => "0.0000001",
+        };
+        assert_eq!((to, value.as_str()), (&it.from, least));
     }
 }
 

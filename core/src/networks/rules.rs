@@ -433,9 +433,9 @@ pub trait NetworkRules: Sync {
         ))
     }
 
-    /// The payload of a transaction that moves nothing and uses the lowest free number of the account that sends
-    /// `payload`: what waits behind that number continues. `None` where what waits ends by itself.
-    /// None, unless the network says otherwise.
+    /// The payload of a transaction that pays nobody else and uses the lowest free number of the account that sends
+    /// `payload`: what waits behind that number continues, where it would be lost with its time.
+    /// None, unless the network says otherwise: it has no numbers.
     fn gap_filler(&self, _payload: &Self::Payload) -> Option<Self::Payload> {
         None
     }

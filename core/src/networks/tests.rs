@@ -322,6 +322,37 @@ fn replacement__should_be_refused_where_nothing_ties_two_transactions_together()
 }
 
 #[test]
+fn gap_filler__should_pay_nobody_else_wherever_there_are_numbers() {
+    let mut filled = BTreeSet::new();
+    for payload in samples().iter().map(|kind| Payload::parse(kind).unwrap()) {
+        for network in Network::ALL {
+            let is_its = payload.is_transaction() && payload.check_wallet(network).is_ok();
+            let rules = network.rules();
+            let filler = rules.gap_filler(&payload);
+            assert_eq!(
+                filler.is_some(),
+                is_its && rules.is_numbered(),
+                "{network:?} {payload:?}"
+            );
+            let Some(filler) = filler else { continue };
+            filled.insert(network);
+            assert_eq!(filler.from(), payload.from());
+            assert_eq!(filler.chain_id(), payload.chain_id());
+            assert_eq!(rules.gap_filler(&filler).as_ref(), Some(&filler));
+            // It is a request like any other.
+            assert_eq!(Payload::parse(&filler.to_wire()).unwrap(), filler);
+            let outflow = filler.outflow(network);
+            assert_eq!(outflow.nature, outflow::ContentKind::Transfer);
+            for spend in outflow.spends {
+                assert!(spend.amount <= crate::amount::U256::from(1), "{spend:?}");
+                assert_eq!(spend.recipient.as_deref(), Some(filler.from()));
+            }
+        }
+    }
+    assert_eq!(filled.len(), 4, "{filled:?}");
+}
+
+#[test]
 fn kinds__should_name_what_is_wrong_with_their_shape() {
     for wire in samples() {
         let kind = PayloadKind::of(&wire);

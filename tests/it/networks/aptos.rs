@@ -200,6 +200,11 @@ async fn aptos__should_move_coins_and_assets_by_the_exact_amount() {
             "lines": ["1", "18446744073709551615"], "tip": "23", "of": "0x1::fungible_asset::Metadata"}])
     );
 
+    // What fills a gap uses a number, and pays nobody.
+    let mut nothing = chain.native(1);
+    nothing["aptosSendNative"]["to"] = json!(from);
+    chain.pays(nothing, 0).await;
+
     // What cannot be is refused before it is signed.
     for (function, memo, words) in [
         ("pay", "", "ENO_MEMO"),

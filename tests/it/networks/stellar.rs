@@ -102,6 +102,14 @@ async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
     assert_eq!(balance(api, STELLAR, &from, Some(&asset)).await, 749_999);
     assert_eq!(stroops(&node, &from).await, left);
 
+    // What fills a gap uses a number, and pays nobody.
+    let mut nothing = send("0.0000001");
+    nothing["stellarSendNative"]["to"] = json!(from);
+    let (_, number) = account(&node, &from).await;
+    api.sign(nothing).await;
+    left -= FEE;
+    assert_eq!(account(&node, &from).await, (left, number + 1));
+
     // More than there is.
     for too_much in [send("2000"), send_asset("0.075")] {
         fails_on_chain(api, too_much).await;

@@ -192,6 +192,14 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("tokenAddress: is not"), "{message}");
 
+    // What fills a gap uses a number, and pays nobody.
+    let mut nothing = world.native(0);
+    nothing["tonSendNative"]["to"] = json!(from);
+    let orders = world.account(from).await.orders.len();
+    api.sign(nothing).await;
+    assert_eq!(world.account(from).await.orders.len(), orders + 1);
+    world.assert_paid(sent).await;
+
     // A wallet that has the amount and not the fee sends nothing, and pays for that.
     let all = world.coins(from).await;
     fails_on_chain(api, world.native(all)).await;

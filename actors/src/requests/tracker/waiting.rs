@@ -70,7 +70,7 @@ impl ChainTracker {
         }
     }
 
-    /// Has it looked whether transactions that never end by themselves wait behind a number that nobody uses.
+    /// Has it looked whether transactions that can still come wait behind a number that nobody uses.
     pub(super) fn seek_gaps(&mut self, seen: &[RequestId], now_ms: u64) {
         let waits = |entry: &FollowedTransaction| {
             let transaction = &entry.tracked.transaction;
@@ -79,7 +79,9 @@ impl ChainTracker {
             entry.tracked.number.is_some()
                 && entry.known.state == TransactionState::Pending
                 && now_ms.abs_diff(since_ms) >= GAP_MS
-                && matches!(rules.valid_until(&transaction.signed), Ok(None))
+                && rules
+                    .valid_until(&transaction.signed)
+                    .is_ok_and(|end| end.is_none_or(|end| end.time_ms == 0 || end.time_ms > now_ms))
         };
         let waiting: Vec<RequestId> = self
             .of(seen, waits)

@@ -241,6 +241,28 @@ impl NetworkRules for Aptos {
         Ok(AptosPayload::Transaction(transaction))
     }
 
+    fn gap_filler(&self, payload: &AptosPayload) -> Option<AptosPayload> {
+        let AptosPayload::Transaction(transaction) = payload else {
+            return None;
+        };
+        let AptosTransaction { chain_id, from, .. } = &**transaction;
+        Some(AptosPayload::Transaction(Box::new(AptosTransaction {
+            chain_id: *chain_id,
+            from: from.clone(),
+            // The framework has refused transfers of nothing.
+            action: AptosAction::SendNative {
+                to: parse_address(from).ok()?,
+                octas: 1,
+            },
+            max_gas_amount: None,
+            gas_unit_price: None,
+            sequence_number: None,
+            expiration_timestamp_secs: None,
+            level: None,
+            fee_payer: None,
+        })))
+    }
+
     fn quoted_price(&self, _payload: &AptosPayload, chain_data: &ChainData) -> Option<u128> {
         chain_data.gas_unit_price.map(u128::from)
     }

@@ -12,7 +12,7 @@ use super::{
     build::build,
     chain_data::{ChainData, Queries},
     envelope, ledger,
-    payload::{StellarAction, StellarPayload},
+    payload::{StellarAction, StellarPayload, StellarTransaction},
 };
 use crate::{
     amount::U256,
@@ -164,6 +164,20 @@ impl NetworkRules for Stellar {
                 message: digest.to_vec(),
             }],
         })
+    }
+
+    fn gap_filler(&self, payload: &StellarPayload) -> Option<StellarPayload> {
+        let from = crate::networks::NetworkPayload::from(payload);
+        Some(StellarPayload::Transaction(StellarTransaction {
+            from: from.to_owned(),
+            // A payment is of more than nothing.
+            action: StellarAction::SendNative {
+                to: parse_address(from).ok()?,
+                amount: 1,
+            },
+            memo: String::new(),
+            level: None,
+        }))
     }
 
     fn quoted_price(&self, payload: &StellarPayload, chain_data: &ChainData) -> Option<u128> {

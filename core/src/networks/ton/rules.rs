@@ -15,7 +15,7 @@ use super::{
     },
     connect, fee, jetton,
     message::is_domain,
-    payload::{JettonTransfer, TonMessage, TonPayload},
+    payload::{JettonTransfer, TonMessage, TonPayload, TonTransfer},
     wallet::{self, WalletOrder, WalletVersion},
 };
 use crate::{
@@ -156,6 +156,16 @@ impl NetworkRules for Ton {
             }),
             message @ ChainData::Message { .. } => message,
         })
+    }
+
+    fn gap_filler(&self, payload: &TonPayload) -> Option<TonPayload> {
+        let from = crate::networks::NetworkPayload::from(payload);
+        Some(TonPayload::SendNative(TonTransfer {
+            from: from.to_owned(),
+            to: parse_address(from).ok()?,
+            value: 0,
+            comment: String::new(),
+        }))
     }
 
     fn reservations(
