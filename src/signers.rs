@@ -117,6 +117,7 @@ impl SignerCluster for ClusterSigners {
             payload,
             fee: U256::ZERO,
             price: None,
+            own_price: None,
             own_wallets,
         };
         let fee = network.rules().fixed_fee(payload);

@@ -136,6 +136,7 @@ fn rules_for(
         payload: &decoded.payload,
         fee: U256::ZERO,
         price: None,
+        own_price: None,
         own_wallets: &recipients,
     };
     let fee = decoded.network.rules().fixed_fee(&decoded.payload);

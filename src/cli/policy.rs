@@ -182,6 +182,7 @@ fn judge(policy: &Policy, asked: &Asked<'_>, approved: &[String]) -> anyhow::Res
         payload,
         fee: U256::ZERO,
         price: None,
+        own_price: None,
         own_wallets,
     };
     match policy.foresee(&asked, known) {

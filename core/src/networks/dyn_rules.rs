@@ -153,6 +153,12 @@ pub trait DynNetworkRules: Sync {
     /// See [`NetworkRules::quoted_price`].
     fn quoted_price(&self, payload: &Payload, chain_data: &ChainData) -> Option<u128>;
 
+    /// See [`NetworkRules::paid_price`].
+    ///
+    /// # Errors
+    /// As there.
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault>;
+
     /// See [`NetworkRules::default_most_price`].
     fn default_most_price(&self, chain_id: Option<u64>) -> u128;
 
@@ -437,6 +443,10 @@ where
     fn quoted_price(&self, payload: &Payload, chain_data: &ChainData) -> Option<u128> {
         let payload = R::Payload::of(payload)?;
         NetworkRules::quoted_price(self, payload, R::ChainData::of(chain_data)?)
+    }
+
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        NetworkRules::paid_price(self, unsigned)
     }
 
     fn default_most_price(&self, chain_id: Option<u64>) -> u128 {

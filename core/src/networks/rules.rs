@@ -451,6 +451,16 @@ pub trait NetworkRules: Sync {
         None
     }
 
+    /// The highest price per unit that a transaction can pay, whoever named it, in [`NetworkRules::PRICE_UNIT`]; out of
+    /// any bytes that `build` can make.
+    /// None, unless the network says otherwise: only its fee as a whole is known ([`NetworkRules::most_fee`]).
+    ///
+    /// # Errors
+    /// [`Class::Bug`] when the bytes cannot be read.
+    fn paid_price(&self, _unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        Ok(None)
+    }
+
     /// The highest price of nodes that is believed where nobody has configured another one: far above what the
     /// chain has ever asked for long. Orchestrators build nothing with a higher one, and signer nodes sign
     /// nothing.

@@ -211,11 +211,14 @@ impl ScopeRules {
         for (place, most) in fees {
             say(format!("fee of a transaction on {place}: at most {most}"));
         }
-        for (place, most) in &self.most_price {
-            let unit = place.network.rules().price_unit();
-            say(format!(
-                "price that chain nodes report on {place}: at most {most} {unit}"
-            ));
+        for (whose, prices) in [
+            ("price", &self.most_price),
+            ("price that a request names itself", &self.most_own_price),
+        ] {
+            for (place, most) in prices {
+                let unit = place.network.rules().price_unit();
+                say(format!("{whose} on {place}: at most {most} {unit}"));
+            }
         }
     }
 }

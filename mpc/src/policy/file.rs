@@ -111,6 +111,7 @@ impl ScopeRules {
             recipients: recipients(keys)?,
             most_fee: amounts(keys, "most_fee")?,
             most_price: amounts(keys, "most_price")?,
+            most_own_price: amounts(keys, "most_own_price")?,
             limits: limits(keys)?,
             approvals: approvals(keys, approvers)?,
         })

@@ -112,6 +112,7 @@ impl Policy {
             payload,
             fee,
             price: None,
+            own_price: None,
             own_wallets: &own_wallets,
         };
         let most_fee = match payload.pays_fee() {

@@ -138,6 +138,9 @@ pub struct PolicyRequest<'a> {
     pub fee: U256,
     /// The price per unit that chain nodes named, where the payload brings none.
     pub price: Option<u128>,
+    /// The price per unit that is paid, where the payload names it or a part of it. Nobody but the orchestrator says
+    /// that a client did.
+    pub own_price: Option<u128>,
     /// The recipients that are wallets of the vault, as the node itself has derived them.
     pub own_wallets: &'a BTreeSet<String>,
 }
@@ -233,16 +236,21 @@ impl Policy {
     ) -> Result<Vec<Spending>, Fault> {
         let own_wallets = order.own_recipients(root, payload)?;
         let rules = order.network.rules();
-        let fee = match payload.pays_fee() {
-            true => rules.most_fee(&order.unsigned)?,
-            false => U256::ZERO,
+        let (fee, paid_price) = match payload.pays_fee() {
+            true => (
+                rules.most_fee(&order.unsigned)?,
+                rules.paid_price(&order.unsigned)?,
+            ),
+            false => (U256::ZERO, None),
         };
+        let price = rules.quoted_price(payload, &order.chain_data);
         let verdict = self.evaluate(&PolicyRequest {
             vault: order.vault,
             network: order.network,
             payload,
             fee,
-            price: rules.quoted_price(payload, &order.chain_data),
+            price,
+            own_price: paid_price.filter(|paid| Some(*paid) != price),
             own_wallets: &own_wallets,
         })?;
         // Whatever there is of approvals, nobody stores and sends on more than this.

@@ -47,8 +47,10 @@ pub(super) struct ScopeRules {
     /// An empty list is nobody.
     pub(super) recipients: BTreeMap<ChainScope, BTreeSet<String>>,
     pub(super) most_fee: BTreeMap<ChainScope, U256>,
-    /// The highest prices of chain nodes that are believed.
+    /// The highest prices that are paid, whoever names them.
     pub(super) most_price: BTreeMap<ChainScope, U256>,
+    /// The same where the request names them, in place of those.
+    pub(super) most_own_price: BTreeMap<ChainScope, U256>,
     pub(super) limits: BTreeMap<Asset, AmountLimit>,
     pub(super) approvals: Vec<ApprovalRequirement>,
 }
@@ -68,7 +70,7 @@ impl ScopeRules {
         self.check_network(scope, outflow)?;
         self.check_recipients(scope, asked.own_wallets, outflow)?;
         self.check_fee(scope, asked.fee, &outflow.place)?;
-        self.check_price(scope, asked.price, &outflow.place)?;
+        self.check_price(scope, asked, &outflow.place)?;
         let totals = self.check_amounts(scope, asked.fee, outflow)?;
         let counted = verdict.spending.len();
         for (asset, amount) in &totals {
@@ -287,33 +289,42 @@ impl ScopeRules {
         Ok(())
     }
 
-    /// A price that chain nodes named: who names it may be who gets it.
+    /// Who names a price may be who gets it: a chain node, or the orchestrator in the name of a client.
     fn check_price(
         &self,
         scope: &JudgingScope,
-        price: Option<u128>,
+        asked: &PolicyRequest<'_>,
         at: &ChainScope,
     ) -> Result<(), Fault> {
-        let Some(price) = price.map(U256::from) else {
-            return Ok(());
+        let lowest = |prices: &BTreeMap<ChainScope, U256>| {
+            let of_place = prices.iter().filter(|(place, _)| place.meets(at));
+            of_place.map(|(_, most)| *most).min()
         };
-        let written = self.most_price.iter().filter(|(place, _)| place.meets(at));
         let default = || U256::from(at.network.rules().default_most_price(at.chain_id));
-        let most = written
-            .map(|(_, most)| *most)
-            .min()
-            .or_else(|| (scope.scope == PolicyScope::Node).then(default));
-        match most {
-            Some(most) if price > most => {
+        let most =
+            lowest(&self.most_price).or_else(|| (scope.scope == PolicyScope::Node).then(default));
+        let most_own = lowest(&self.most_own_price).or(most);
+        for (price, most, whose, key) in [
+            (asked.price, most, "according to chain nodes", "most_price"),
+            (
+                asked.own_price,
+                most_own,
+                "by the request",
+                "most_own_price",
+            ),
+        ] {
+            let (Some(price), Some(most)) = (price.map(U256::from), most) else {
+                continue;
+            };
+            if price > most {
                 let unit = at.network.rules().price_unit();
                 let sentence = format_args!(
-                    "is {price} {unit} according to chain nodes, and {scope} accepts at most {most}; its operator \
-                     can raise it under most_price, or the request brings its own"
+                    "is {price} {unit} {whose}, and {scope} accepts at most {most}; its operator can raise it under {key}"
                 );
-                Err(Fault::field("price", sentence))
+                return Err(Fault::field("price", sentence));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// The fee counts as an amount of the coin: the one who sets it may be who gets it.

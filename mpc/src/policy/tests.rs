@@ -267,6 +267,7 @@ fn foresee__should_refuse_what_no_fee_makes_allowed_in_the_services_name() {
             payload: &payload,
             fee: U256::ZERO,
             price: None,
+            own_price: None,
             own_wallets: &BTreeSet::new(),
         };
         let verdict = policy.foresee(&asked, fee.map(U256::from));
@@ -492,6 +493,7 @@ fn prices_of_chain_nodes__should_have_a_ceiling() {
                 payload: &payload,
                 fee: U256::ZERO,
                 price,
+                own_price: None,
                 own_wallets: &BTreeSet::new(),
             })
             .map(drop)
@@ -545,6 +547,91 @@ fn prices_of_chain_nodes__should_have_a_ceiling() {
         ..Default::default()
     };
     allowed(&none, quoted(Some(own_tip), 1_000_000 * GWEI));
+}
+
+/// A sweep names its own fees, and the signer cannot tell it from what a client wants: whoever names the price, an
+/// orchestrator that is hostile or believes its node, must not burn a deposit.
+#[test]
+fn prices_that_requests_name__should_have_a_ceiling() {
+    const GWEI: u64 = 1_000_000_000;
+    let own = |most: u64, tip: Option<u64>| {
+        let gas_fee = Some(wire::EvmGas {
+            max_fee: (most > 0).then(|| most.to_string()),
+            max_priority_fee: tip.map(|tip| tip.to_string()),
+            gas_limit: Some("21000".into()),
+            ..Default::default()
+        });
+        let kind = WireKind::EvmSendNative(wire::EvmSendNative {
+            chain_id: 1,
+            from: sender(Network::Evm),
+            to: BOB.into(),
+            value: "5".into(),
+            gas_fee,
+            nonce: Some(0),
+        });
+        let facts = evm::ChainData {
+            nonce: None,
+            eip1559: true,
+            fees: (most == 0).then_some(evm::Fees {
+                estimate_gas: 21_000,
+                base_fee: 400,
+                max_priority_fee: 1,
+            }),
+        };
+        match most {
+            0 => order(Network::Evm, &kind, facts.into()),
+            _ => order(Network::Evm, &kind, ChainData::Nothing),
+        }
+    };
+    let none = Policy::default();
+    let most = 1_000 * GWEI;
+    let raised = policy("most_own_price.\"evm:1\" = \"2000000000000\"");
+    // As a coin sweep names it, of the kind without a tip, and a tip alone.
+    for dear in [
+        own(most + 1, Some(most + 1)),
+        own(most + 1, None),
+        own(0, Some(most)),
+    ] {
+        let fault = refused(&none, dear.clone(), "price: is 1000000000");
+        assert!(fault.message().contains("by the request"), "{fault}");
+        allowed(&raised, dear);
+    }
+    allowed(&none, own(most, Some(most)));
+    allowed(&none, own(most, None));
+    // What is raised for nodes is raised for requests, and not the other way round.
+    let nodes = policy("most_price.\"evm:1\" = \"2000000000000\"");
+    allowed(&nodes, own(2 * most, None));
+    refused(&nodes, own(2 * most + 1, None), "price: ");
+    refused(&raised, own(2 * most + 1, None), "price: ");
+    let of_vault = policy("[each_vault]\nmost_price.evm = \"5\"");
+    refused(&of_vault, own(6, None), "price: ");
+    allowed(&of_vault, own(5, None));
+
+    let gas = |price: u64| wire::AptosGas {
+        max_gas_amount: Some("9".into()),
+        gas_unit_price: Some(price.to_string()),
+        ..Default::default()
+    };
+    let aptos = |price| {
+        let kind = WireKind::AptosSendNative(wire::AptosSendNative {
+            chain_id: 1,
+            from: sender(Network::Aptos),
+            to: format!("0x{}", "22".repeat(32)),
+            value: "5".into(),
+            gas_fee: Some(gas(price)),
+            ..Default::default()
+        });
+        let facts = aptos::ChainData {
+            sequence_number: 4,
+            expiration_timestamp_secs: 300,
+            gas_unit_price: None,
+            gas_used: None,
+            abi: None,
+        };
+        order(Network::Aptos, &kind, ChainData::Aptos(facts))
+    };
+    allowed(&none, aptos(10_000));
+    refused(&none, aptos(10_001), "price: is 10001 octa");
 }
 
 #[test]

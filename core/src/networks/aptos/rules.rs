@@ -267,6 +267,11 @@ impl NetworkRules for Aptos {
         chain_data.gas_unit_price.map(u128::from)
     }
 
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        let (transaction, _) = tx::built(unsigned)?;
+        Ok(Some(transaction.gas_unit_price.into()))
+    }
+
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
         10_000
     }

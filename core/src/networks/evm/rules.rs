@@ -266,6 +266,10 @@ impl NetworkRules for Evm {
         })
     }
 
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        tx::trial(unsigned).map(|trial| Some(trial.most_price))
+    }
+
     fn default_most_price(&self, chain_id: Option<u64>) -> u128 {
         let gwei = match chain_id {
             Some(1) => 1_000,

@@ -232,6 +232,11 @@ impl NetworkRules for Sui {
         chain_data.reference_gas_price.map(u128::from)
     }
 
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        let transaction = tx::decode(unsigned).ok_or_else(unreadable)?;
+        Ok(Some(transaction.gas_payment.price.into()))
+    }
+
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
         20_000
     }

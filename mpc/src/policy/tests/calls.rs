@@ -257,6 +257,7 @@ fn judged(policy: &Policy, network: Network, payload: &Payload) -> Result<Vec<Sp
         own_wallets: &BTreeSet::new(),
         fee: U256::ZERO,
         price: None,
+        own_price: None,
     };
     Ok(policy.evaluate(&asked)?.spending)
 }
