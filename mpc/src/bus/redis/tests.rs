@@ -187,15 +187,19 @@ async fn redis_bus__should_deliver_to_others_what_one_stream_takes_nothing_of() 
         bus.publish(BusAddress::Inbox(ended), vec![number]).unwrap();
         bus.publish(BusAddress::Inbox(id), vec![number]).unwrap();
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = Vec::new();
     timeout(writer::STALE / 2, async {
         while seen.len() < 100 {
-            // What was taken beside an error comes again.
             seen.extend(inbox.next().await.unwrap());
         }
     })
     .await
     .unwrap();
+    // What was taken beside an error does not come again.
+    let again = timeout(Duration::from_secs(1), inbox.next()).await;
+    assert!(again.is_err(), "{again:?}");
+    seen.sort_unstable();
+    assert_eq!(seen, (0..100).collect::<Vec<u8>>());
     assert!(bus.reachable());
     // Its owner comes.
     let mut inbox = bus.subscribe(ended, false).await.unwrap();

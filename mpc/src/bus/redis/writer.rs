@@ -56,7 +56,7 @@ impl RedisWriter {
         }
     }
 
-    /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
+    /// Sends a batch, however long it takes. What was sent when the connection broke is sent again:
     /// receivers drop duplicates. What is for a stream that takes nothing must not hold up the rest.
     async fn deliver(&mut self, batch: Vec<QueuedMessage>) {
         let mut batches = vec![batch];
@@ -79,7 +79,7 @@ impl RedisWriter {
         }
     }
 
-    /// Sends a batch. `Some`: a stream of it takes nothing, and which one is not known.
+    /// Sends a batch. `Some`: what was not taken, and a stream of it takes nothing.
     async fn deliver_whole(
         &mut self,
         mut batch: Vec<QueuedMessage>,
@@ -90,7 +90,7 @@ impl RedisWriter {
             if batch.is_empty() {
                 return None;
             }
-            match self.attempt(&batch).await {
+            match self.attempt(&mut batch).await {
                 Ok(()) => {
                     self.reachable.store(true, Ordering::Relaxed);
                     if self.reasons.clear() {
@@ -115,7 +115,8 @@ impl RedisWriter {
         }
     }
 
-    async fn attempt(&mut self, batch: &[QueuedMessage]) -> RedisResult<()> {
+    /// Sends once. What is left in the batch was not taken: a message is not sent again because of others.
+    async fn attempt(&mut self, batch: &mut Vec<QueuedMessage>) -> RedisResult<()> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             empty => {
@@ -131,50 +132,46 @@ impl RedisWriter {
             let put_off = self.expiring.get(to);
             put_off.is_some_and(|at| at.elapsed() < due)
         };
-        if !batch.iter().all(|message| expires(&message.to)) {
-            return self.add_expiring(&mut connection, batch.iter()).await;
+        if batch.iter().all(|message| expires(&message.to)) {
+            self.add_to_existing(&mut connection, batch).await?;
         }
-        let missing = self.add_to_existing(&mut connection, batch).await?;
-        if missing.is_empty() {
+        if batch.is_empty() {
             return Ok(());
         }
-        self.add_expiring(&mut connection, missing.into_iter())
-            .await
+        self.add_expiring(&mut connection, batch).await
     }
 
-    /// Adds messages, each to a stream that is there. Those for which there was none.
-    async fn add_to_existing<'b>(
+    /// Adds messages, each to a stream that is there; left in the batch are those for which there was none.
+    async fn add_to_existing(
         &self,
         connection: &mut MultiplexedConnection,
-        batch: &'b [QueuedMessage],
-    ) -> RedisResult<Vec<&'b QueuedMessage>> {
+        batch: &mut Vec<QueuedMessage>,
+    ) -> RedisResult<()> {
         let mut pipe = redis::pipe();
-        for QueuedMessage { to, message, .. } in batch {
+        pipe.ignore_errors();
+        for QueuedMessage { to, message, .. } in batch.iter() {
             // A stream that is made here would never expire.
             let add = pipe.cmd("XADD").arg(key(&self.prefix, *to));
             finish_add(add.arg("NOMKSTREAM"), *to, message);
         }
-        let ids: Vec<Option<String>> = pipe.query_async(connection).await?;
-        let missing = batch.iter().zip(ids).filter(|(_, id)| id.is_none());
-        Ok(missing.map(|(message, _)| message).collect())
+        remove_added(batch, pipe.query_async(connection).await?)
     }
 
     /// Adds messages, and puts off the expiry of their streams.
-    async fn add_expiring<'b>(
+    async fn add_expiring(
         &mut self,
         connection: &mut MultiplexedConnection,
-        batch: impl Iterator<Item = &'b QueuedMessage>,
+        batch: &mut Vec<QueuedMessage>,
     ) -> RedisResult<()> {
         let mut pipe = redis::pipe();
         // Or a connection that breaks in between would leave a key that never expires.
-        pipe.atomic();
+        pipe.atomic().ignore_errors();
         let mut streams: Vec<BusAddress> = Vec::new();
-        for QueuedMessage { to, message, .. } in batch {
+        for QueuedMessage { to, message, .. } in batch.iter() {
             if !streams.contains(to) {
                 streams.push(*to);
             }
             finish_add(pipe.cmd("XADD").arg(key(&self.prefix, *to)), *to, message);
-            pipe.ignore();
         }
         for to in &streams {
             pipe.cmd("EXPIRE")
@@ -182,7 +179,7 @@ impl RedisWriter {
                 .arg(self.expire.as_secs())
                 .ignore();
         }
-        pipe.exec_async(connection).await?;
+        remove_added(batch, pipe.query_async(connection).await?)?;
         if self.expiring.len() >= MAX_EXPIRING {
             self.expiring.clear();
         }
@@ -191,6 +188,16 @@ impl RedisWriter {
             .extend(streams.into_iter().map(|to| (to, now)));
         Ok(())
     }
+}
+
+/// Takes out of the batch what was added to its stream, as each result says. The first error.
+fn remove_added(
+    batch: &mut Vec<QueuedMessage>,
+    results: Vec<RedisResult<Option<String>>>,
+) -> RedisResult<()> {
+    let mut added = results.iter().map(|result| matches!(result, Ok(Some(_))));
+    batch.retain(|_| !added.next().unwrap_or_default());
+    results.into_iter().try_for_each(|result| result.map(drop))
 }
 
 /// The rest of an XADD behind its key.
