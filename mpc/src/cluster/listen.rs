@@ -269,6 +269,7 @@ impl ClusterInner {
             }
             (EnvelopeKind::Announcement, _) => {
                 if let Some(announcement) = decode::<Announcement>(&opened.body) {
+                    self.codec.announced(&from, announcement.boot);
                     self.node_registry.heard(from, announcement);
                 }
             }

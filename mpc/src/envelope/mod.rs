@@ -119,6 +119,11 @@ impl Envelope {
         self.wire.len()
     }
 
+    /// Whether a pair key protects it, as it says.
+    pub(crate) fn is_paired(&self) -> bool {
+        self.protection == Protection::PairKey
+    }
+
     /// As it came.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.wire
@@ -213,7 +218,7 @@ impl EnvelopeCodec {
             .as_ref()
             .filter(|_| header.kind != EnvelopeKind::Announcement);
         let key = pair_keys.and_then(|keys| {
-            let key = keys.outgoing(&header.to);
+            let key = keys.outgoing(&header.to, header.attempt);
             if key.is_none() {
                 // Ahead of the message: whatever the recipient had of us is replaced before it answers.
                 self.greet(&header.to);
@@ -269,8 +274,20 @@ impl EnvelopeCodec {
     /// The same of those with whom there is no key.
     pub(crate) fn greet_new(&self, peers: &[NodeId]) {
         if let Some(keys) = &self.pair_keys {
-            let new = peers.iter().filter(|peer| keys.outgoing(peer).is_none());
+            let new = peers.iter().filter(|peer| keys.outgoing(peer, 0).is_none());
             new.for_each(|peer| self.greet(peer));
+        }
+    }
+
+    /// Whether we have, or have asked for, a pair key with this one.
+    pub(crate) fn has_greeted(&self, peer: &NodeId) -> bool {
+        self.pair_keys.as_ref().is_some_and(|keys| keys.knows(peer))
+    }
+
+    /// Notes which start of a peer an opened announcement of it is of.
+    pub(crate) fn announced(&self, peer: &NodeId, start: [u8; 16]) {
+        if let Some(keys) = &self.pair_keys {
+            keys.announced(peer, start);
         }
     }
 

@@ -6,7 +6,8 @@
 //! as its context. The signatures make it SIGMA's exchange without hidden identities: who is confirmed has signed
 //! the other's fresh key. So an identity that is stolen later opens nothing and forges nothing of the past.
 //!
-//! A key is used for sending only once the recipient has confirmed that it has both halves. Until then, and
+//! A key is used for sending only once the recipient has confirmed that it has both halves, and while it confirms that
+//! again each minute: a recipient that was started anew has no key, and the bus may keep that from us. Until then, and
 //! whenever a key is missing or too old, messages are signed: nothing waits for an exchange.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -37,11 +38,17 @@ const LIFETIME_MS: u64 = 3_600_000;
 const RENEW_MS: u64 = 3_000_000;
 /// How much longer what was sent with a key is opened: clocks differ by half of it, and messages are on their way.
 const GRACE_MS: u64 = 2 * SKEW_MS;
+/// How long a confirmation counts, in milliseconds, and for attempts that follow others: those may have failed because the
+/// recipient no longer has the key.
+pub(super) const CONFIRMED_MS: u64 = 60_000;
+pub(super) const CONFIRMED_FOR_RETRIES_MS: u64 = 5_000;
+/// At what age of the last confirmation a key that is in use is to be confirmed again.
+const ASK_MS: u64 = 20_000;
 /// How often the own half is offered when nothing was asked, and while it is renewed, in milliseconds.
 const OFFER_MS: u64 = 1_000;
 const RENEWAL_OFFER_MS: u64 = 10_000;
-/// Answers to one peer at once; one more each second.
-const MAX_ANSWERS: u64 = 4;
+/// Answers to one peer at once, and new halves taken of it; one more each second.
+const BURST: u64 = 4;
 /// Peers, and keys of one peer that open something.
 const MAX_PAIRS: usize = 1024;
 const MAX_INCOMING: usize = 4;
@@ -121,14 +128,39 @@ struct Pair {
     /// Of both newest halves, for sending once the peer has confirmed ours.
     candidate: Option<TimedKey>,
     outgoing: Option<TimedKey>,
+    /// When the peer has last confirmed that it has ours, and when a key was last wanted for sending.
+    confirmed_ms: u64,
+    used_ms: u64,
     /// The newest is the last.
     incoming: Vec<TimedKey>,
     /// The time of the newest message of the peer that was taken, and of our newest.
     heard_ms: u64,
     said_ms: u64,
-    /// Answers that may be given now, and when one was last added.
-    answers: u64,
-    answers_ms: u64,
+    answers: Allowance,
+    /// Each costs four key agreements.
+    halves: Allowance,
+    /// The start of the peer that was announced last.
+    start: Option<[u8; 16]>,
+}
+
+/// [`BURST`] of something at once, and one more each second.
+#[derive(Default)]
+struct Allowance {
+    left: u64,
+    added_ms: u64,
+}
+
+impl Allowance {
+    fn take(&mut self, now_ms: u64) -> bool {
+        let more = now_ms.abs_diff(self.added_ms) / 1_000;
+        if more > 0 {
+            self.left = self.left.saturating_add(more).min(BURST);
+            self.added_ms = now_ms;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
 }
 
 /// The pair keys of one identity.
@@ -158,12 +190,40 @@ impl PairKeys {
         }
     }
 
-    /// The key to seal for this peer with; `None`: sign.
-    pub(super) fn outgoing(&self, peer: &NodeId) -> Option<Arc<PairKey>> {
+    /// The key to seal for this peer with, in an attempt of this number; `None`: sign.
+    pub(super) fn outgoing(&self, peer: &NodeId, attempt: u32) -> Option<Arc<PairKey>> {
         let pair = self.known(peer)?;
-        let pair = pair.lock();
+        let mut pair = pair.lock();
+        let now_ms = self.clock.now_ms();
+        pair.used_ms = now_ms;
+        let most_ms = match attempt {
+            0 => CONFIRMED_MS,
+            _ => CONFIRMED_FOR_RETRIES_MS,
+        };
+        if now_ms.abs_diff(pair.confirmed_ms) >= most_ms {
+            pair.outgoing = None;
+        }
         let key = pair.outgoing.as_ref()?;
-        (self.clock.now_ms() < key.until_ms).then(|| Arc::clone(&key.key))
+        (now_ms < key.until_ms).then(|| Arc::clone(&key.key))
+    }
+
+    /// Whether there is, or is to be, a key with this peer.
+    pub(super) fn knows(&self, peer: &NodeId) -> bool {
+        self.pairs.read().contains_key(peer)
+    }
+
+    /// A peer has announced itself: a new start of it has no key.
+    pub(super) fn announced(&self, peer: &NodeId, start: [u8; 16]) {
+        if let Some(pair) = self.known(peer) {
+            let mut pair = pair.lock();
+            if pair
+                .start
+                .replace(start)
+                .is_some_and(|known| known != start)
+            {
+                pair.outgoing = None;
+            }
+        }
     }
 
     /// The key that this peer has sealed with.
@@ -201,10 +261,14 @@ impl PairKeys {
         if said.at_ms <= pair.heard_ms {
             return None;
         }
-        pair.heard_ms = said.at_ms;
-        self.make_own(&mut pair, from, LIFETIME_MS);
         let known = pair.theirs.as_ref().map(|it| it.public);
         let new = known != Some(said.key);
+        // It is offered again.
+        if new && !pair.halves.take(now_ms) {
+            return None;
+        }
+        pair.heard_ms = said.at_ms;
+        self.make_own(&mut pair, from, LIFETIME_MS);
         if new {
             pair.theirs = Some(TheirHalf {
                 public: said.key,
@@ -222,13 +286,13 @@ impl PairKeys {
         }
         // It is told once when we send with the new key, so that it lets go of the old one.
         let news = said.wants_answer || !has_ours || !before;
-        if !news || !pair.may_answer(now_ms) {
+        if !news || !pair.answers.take(now_ms) {
             return None;
         }
         pair.say(now_ms)
     }
 
-    /// Forgets what is too old, and offers new halves in time.
+    /// Forgets what is too old, offers new halves in time, and has keys confirmed that are in use.
     pub(super) fn renew(&self) -> Vec<(NodeId, KeyExchangeMsg)> {
         let now_ms = self.clock.now_ms();
         let pairs: Vec<_> = {
@@ -249,7 +313,8 @@ impl PairKeys {
             }
             self.make_own(&mut pair, &peer, RENEW_MS);
             let due = now_ms.abs_diff(pair.said_ms) >= RENEWAL_OFFER_MS;
-            if due && !pair.is_confirmed() {
+            let in_use = now_ms.abs_diff(pair.used_ms) < CONFIRMED_MS;
+            if due && (!pair.is_confirmed() || (in_use && pair.wants_answer(now_ms))) {
                 said.extend(pair.say(now_ms).map(|it| (peer, it)));
             }
         }
@@ -266,9 +331,11 @@ impl PairKeys {
     }
 
     #[cfg(test)]
-    pub(super) fn incoming_count(&self, peer: &NodeId) -> usize {
-        self.known(peer)
-            .map_or(0, |pair| pair.lock().incoming.len())
+    pub(super) fn incoming_ids(&self, peer: &NodeId) -> Vec<[u8; KEY_ID_LEN]> {
+        let pair = self.known(peer);
+        let ids =
+            |pair: Arc<Mutex<Pair>>| pair.lock().incoming.iter().map(|it| it.key.id).collect();
+        pair.map(ids).unwrap_or_default()
     }
 
     fn known(&self, peer: &NodeId) -> Option<Arc<Mutex<Pair>>> {
@@ -340,6 +407,7 @@ impl Pair {
     /// The peer has shown that it has our newest half.
     fn confirm(&mut self, said: &KeyExchangeMsg, now_ms: u64) {
         self.outgoing.clone_from(&self.candidate);
+        self.confirmed_ms = now_ms;
         if said.wants_answer {
             return;
         }
@@ -356,6 +424,10 @@ impl Pair {
         }
     }
 
+    fn wants_answer(&self, now_ms: u64) -> bool {
+        !self.is_confirmed() || now_ms.abs_diff(self.confirmed_ms) >= ASK_MS
+    }
+
     fn say(&mut self, now_ms: u64) -> Option<KeyExchangeMsg> {
         let own = self.own.as_ref()?;
         // It grows always, but not beyond what peers believe.
@@ -368,19 +440,8 @@ impl Pair {
             made_ms: own.made_ms.min(self.said_ms),
             key: own.public,
             yours: self.theirs.as_ref().map(|it| it.public),
-            wants_answer: !self.is_confirmed(),
+            wants_answer: self.wants_answer(now_ms),
         })
-    }
-
-    fn may_answer(&mut self, now_ms: u64) -> bool {
-        let more = now_ms.abs_diff(self.answers_ms) / 1_000;
-        if more > 0 {
-            self.answers = self.answers.saturating_add(more).min(MAX_ANSWERS);
-            self.answers_ms = now_ms;
-        }
-        let may = self.answers > 0;
-        self.answers = self.answers.saturating_sub(1);
-        may
     }
 
     fn is_empty(&self) -> bool {

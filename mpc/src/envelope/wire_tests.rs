@@ -493,7 +493,7 @@ fn pair_key__should_be_that_of_old_releases() {
         from: sender.id(),
         to: recipient.id(),
     };
-    let key = ours.outgoing(&recipient.id).unwrap();
+    let key = ours.outgoing(&recipient.id, 0).unwrap();
     let written = hex::encode(sender.write_with(&header, &[b"body"], &key).unwrap());
     let sample = sample("protocol-paired", &written);
     let envelope = Envelope::parse(hex::decode(&sample).unwrap()).unwrap();

@@ -619,6 +619,11 @@ impl Node {
                 }
             }
         }
+        // Who is told that we have no such key gets a place among those that we agree on keys with: no stranger may use
+        // them up, whose name is not even certain.
+        if envelope.is_paired() && !self.shares_pair_keys(&from) {
+            return self.drop_message(&from, MessageRefusal::NoHolder);
+        }
         if kind == EnvelopeKind::Protocol && self.sessions.is_over(&envelope.header) {
             return;
         }

@@ -58,9 +58,10 @@ impl Node {
     }
 
     /// Whether we agree on pair keys with this one. A peer may learn of a new vault's key a moment before this node does;
-    /// it tries again.
+    /// it tries again. One that no longer holds a share with us is still answered.
     pub(super) fn shares_pair_keys(&self, node: &NodeId) -> bool {
-        self.trusted.contains(node) || (self.is_peer(node) && self.keys.is_holder(node))
+        let has_business = || self.keys.is_holder(node) || self.codec.has_greeted(node);
+        self.trusted.contains(node) || (self.is_peer(node) && has_business())
     }
 
     /// Tells those who may still have a pair key of our last start that it is gone, before they hear that we are there.

@@ -31,8 +31,8 @@ pub(super) enum MessageRefusal {
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is not a peer")]
     NoPeer,
-    /// About nonces, of a node without a share of any key that we have.
-    #[error("message about nonces of a node that shares no key with this one")]
+    /// About nonces, or under a pair key, of a node without a share of any key that we have.
+    #[error("message of a node that shares no key with this one")]
     NoHolder,
     /// About what nodes see of each other, of a peer without a share of any key that we have.
     #[error("message of a peer that shares no key with this one")]

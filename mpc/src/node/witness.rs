@@ -436,6 +436,7 @@ impl Node {
             height,
             ..
         } = announcement;
+        self.codec.announced(&from, boot);
         let steady_ms = self.witness.steady_ms();
         let (known, ask) = {
             let mut state = self.witness.lock();

@@ -74,14 +74,10 @@ async fn counted(
     (counter, test, root)
 }
 
-async fn keys_come_and_go(bus: Arc<dyn Bus>) {
-    let (counter, mut test, root) = counted(bus, false).await;
-    // The replies at most: a key generation is signed.
-    let (said, paired) = counter.count();
-    assert!(said > 3 && paired <= 3, "{paired} of {said}");
+async fn until_paired(counter: &CountingBus, test: &TestCluster, root: &RootKey) {
     let paired = timeout(Duration::from_secs(60), async {
         loop {
-            test.sign_well(&root, 2).await;
+            test.sign_well(root, 2).await;
             let (said, paired) = counter.count();
             if said > 0 && said == paired {
                 break;
@@ -89,6 +85,14 @@ async fn keys_come_and_go(bus: Arc<dyn Bus>) {
         }
     });
     paired.await.expect("all have agreed on keys");
+}
+
+async fn keys_come_and_go(bus: Arc<dyn Bus>) {
+    let (counter, mut test, root) = counted(bus, false).await;
+    // The replies at most: a key generation is signed.
+    let (said, paired) = counter.count();
+    assert!(said > 3 && paired <= 3, "{paired} of {said}");
+    until_paired(&counter, &test, &root).await;
     // A node that is started anew is heard, and hears.
     for place in 0..3 {
         test.stop_node(place).await;
@@ -120,4 +124,19 @@ async fn signing__should_go_on_when_no_pair_key_can_be_agreed_on() {
     let (said, paired) = counter.count();
     assert!(said >= 30, "{said}");
     assert_eq!(paired, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_go_on_when_a_new_start_cannot_say_that_it_has_no_pair_key() {
+    let (counter, mut test, root) = counted(MemoryBus::new(), false).await;
+    until_paired(&counter, &test, &root).await;
+    counter.drops_halves.store(true, Ordering::Relaxed);
+    for place in 0..3 {
+        test.stop_node(place).await;
+        test.start_node(place);
+        test.until_live(3).await;
+        for _ in 0..3 {
+            test.sign_well(&root, 2).await;
+        }
+    }
 }

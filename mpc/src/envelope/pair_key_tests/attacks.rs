@@ -1,5 +1,7 @@
 //! Attacks on pair keys: by who owns the bus, by a peer, and by who has stolen an identity.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[test]
@@ -241,7 +243,9 @@ fn thief_of_an_identity__should_neither_open_nor_forge_what_was_said_before() {
 fn peer__should_not_have_us_work_or_keep_without_bound() {
     let world = World::paired();
     let hostile = &world.bob;
-    let mut answers = 0;
+    let keys = world.alice.codec.pair_keys.as_ref().unwrap();
+    let first: BTreeSet<_> = keys.incoming_ids(&hostile.id()).into_iter().collect();
+    let (mut answers, mut derived) = (0, BTreeSet::new());
     for number in 1..=1_000_u64 {
         world.pass(1);
         let mut key = [0; 32];
@@ -256,11 +260,13 @@ fn peer__should_not_have_us_work_or_keep_without_bound() {
         hostile.codec.send_half(world.alice.id(), &half);
         world.alice.hear(&hostile.sent());
         answers += world.alice.sent().len();
+        derived.extend(keys.incoming_ids(&hostile.id()));
     }
+    derived.retain(|id| !first.contains(id));
     assert!((1..=6).contains(&answers), "{answers} answers");
-    let keys = world.alice.codec.pair_keys.as_ref().unwrap();
     assert_eq!(keys.count(), 1);
-    assert!(keys.incoming_count(&hostile.id()) <= 4);
+    assert!(keys.incoming_ids(&hostile.id()).len() <= 4);
+    assert!((1..=6).contains(&derived.len()), "{} keys", derived.len());
     // Messages under keys that nobody has make it speak once a second.
     world.pass(2_000);
     let mut wire = World::paired().alice_says();
@@ -272,20 +278,155 @@ fn peer__should_not_have_us_work_or_keep_without_bound() {
     assert_eq!(world.alice.sent().len(), 1);
 }
 
+/// The points of small order, and their other forms: what is agreed on with one is known to everyone.
+const SMALL_ORDER: [&str; 7] = [
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+    "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+];
+
+fn point(text: &str) -> [u8; 32] {
+    hex::decode(text).unwrap().try_into().unwrap()
+}
+
 #[test]
 fn keys__should_not_be_made_of_what_everybody_knows() {
-    let world = World::new();
-    let half = KeyExchangeMsg {
-        at_ms: world.clock.now_ms(),
-        made_ms: world.clock.now_ms(),
-        key: [0; 32],
-        yours: None,
-        wants_answer: true,
-    };
-    world.bob.codec.send_half(world.alice.id(), &half);
-    world.alice.hear(&world.bob.sent());
+    for key in SMALL_ORDER.map(point) {
+        // With the highest bit, too: it does not count.
+        for high in [0, 0x80] {
+            let mut key = key;
+            key[31] |= high;
+            let world = World::new();
+            world.alice.codec.greet(&world.bob.id());
+            let offer = world.alice.sent().remove(0);
+            let heard = Envelope::parse(offer).unwrap();
+            let heard = world.bob.codec.open(&heard).unwrap();
+            let heard: KeyExchangeMsg = decode(&heard.body).unwrap();
+            let half = KeyExchangeMsg {
+                at_ms: world.clock.now_ms() + 1,
+                made_ms: world.clock.now_ms(),
+                key,
+                yours: Some(heard.key),
+                wants_answer: false,
+            };
+            world.bob.codec.send_half(world.alice.id(), &half);
+            world.alice.hear(&world.bob.sent());
+            let keys = world.alice.codec.pair_keys.as_ref().unwrap();
+            assert!(keys.incoming_ids(&world.bob.id()).is_empty());
+            assert_eq!(protection(&world.alice_says()), Protection::SignedAndSealed);
+        }
+    }
+    // Nor with an identity of that kind, for which anyone can sign.
+    let world = World::paired();
     let keys = world.alice.codec.pair_keys.as_ref().unwrap();
-    assert_eq!(keys.incoming_count(&world.bob.id()), 0);
+    for identity in [
+        point(SMALL_ORDER[0]),
+        point(SMALL_ORDER[1]),
+        point(SMALL_ORDER[4]),
+    ] {
+        let half = KeyExchangeMsg {
+            at_ms: world.clock.now_ms(),
+            made_ms: world.clock.now_ms(),
+            key: [9; 32],
+            yours: None,
+            wants_answer: true,
+        };
+        keys.take(&NodeId(identity), &half);
+        assert!(keys.incoming_ids(&NodeId(identity)).is_empty());
+    }
+}
+
+/// Eve shows each of two the other's half as her own, and passes on what they then say to her.
+#[test]
+fn identities__should_not_be_swapped_under_a_key() {
+    let world = World::new();
+    let eve = Side::start(
+        &Arc::new(NodeIdentity::generate(&SystemEntropy)),
+        &world.clock,
+    );
+    let said = |by: &Side| {
+        let mut said = by.sent();
+        said.retain(|wire| kind(wire) == EnvelopeKind::KeyExchange);
+        let envelope = Envelope::parse(said.remove(0)).unwrap();
+        let opened = eve.codec.open(&envelope).unwrap();
+        decode::<KeyExchangeMsg>(&opened.body).unwrap()
+    };
+    let tell = |to: &Side, half: &KeyExchangeMsg| {
+        eve.codec.send_half(to.id(), half);
+        to.hear(&eve.sent());
+    };
+    world.alice.codec.greet(&eve.id());
+    tell(&world.bob, &said(&world.alice));
+    let of_bob = said(&world.bob);
+    assert!(of_bob.yours.is_some());
+    tell(&world.alice, &of_bob);
+    tell(&world.bob, &said(&world.alice));
+    // Both believe to have a key with her, of the same two halves.
+    let pairs = [(&world.alice, &world.bob), (&world.bob, &world.alice)];
+    for (victim, other) in pairs {
+        victim.say(&eve, b"a share");
+        let wire = message(victim.sent());
+        assert_eq!(protection(&wire), Protection::PairKey);
+        assert!(eve.hear(std::slice::from_ref(&wire))[0].is_err());
+        // She has it opened by the one whose half it is: as hers, or as the victim's.
+        for from in [eve.id(), victim.id()] {
+            let claimed = EnvelopeHeader {
+                from,
+                ..header(victim, other)
+            };
+            let mut moved = wire.clone();
+            moved[..HEADER_LEN].copy_from_slice(&claimed.encode(Protection::PairKey));
+            assert_eq!(
+                other.hear(&[moved.clone()]),
+                [Err(EnvelopeError::UnknownPairKey)]
+            );
+            // Under the name of the key that this one knows.
+            let keys = other.codec.pair_keys.as_ref().unwrap();
+            for id in keys.incoming_ids(&from) {
+                moved[HEADER_LEN..HEADER_LEN + KEY_ID_LEN].copy_from_slice(&id);
+                assert_eq!(
+                    other.hear(&[moved.clone()]),
+                    [Err(EnvelopeError::Unopenable)]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn thief_of_a_running_process__should_find_no_key_of_what_was_said_before() {
+    let world = World::paired();
+    let recorded = [world.alice_says(), world.bob_says()];
+    let sides = [(&world.alice, &world.bob), (&world.bob, &world.alice)];
+    let old = sides.map(|(side, peer)| {
+        let keys = side.codec.pair_keys.as_ref().unwrap();
+        let outgoing = keys.outgoing(&peer.id(), 0).unwrap();
+        let id = keys.incoming_ids(&peer.id()).pop().unwrap();
+        let incoming = keys.incoming(&peer.id(), &id).unwrap();
+        [outgoing, incoming].map(|key| Arc::downgrade(&key))
+    });
+    assert!(old.iter().flatten().all(|key| key.upgrade().is_some()));
+    for _ in 0..53 * 4 {
+        world.pass(MINUTE_MS / 4);
+        world.alice.codec.renew_pair_keys();
+        world.bob.codec.renew_pair_keys();
+        world.settle();
+        assert!(world.are_paired());
+    }
+    assert!(old.iter().flatten().all(|key| key.upgrade().is_none()));
+    // Nor can what is in memory now make them once more.
+    assert_eq!(
+        world.bob.hear(&recorded[..1]),
+        [Err(EnvelopeError::UnknownPairKey)]
+    );
+    assert_eq!(
+        world.alice.hear(&recorded[1..]),
+        [Err(EnvelopeError::UnknownPairKey)]
+    );
 }
 
 #[test]

@@ -7,7 +7,10 @@ use parking_lot::Mutex;
 
 mod attacks;
 
-use super::*;
+use super::{
+    pair_keys::{CONFIRMED_FOR_RETRIES_MS, CONFIRMED_MS},
+    *,
+};
 use crate::{bus::Subscription, message::SKEW_MS, test_support::SystemEntropy};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -86,7 +89,7 @@ fn header(from: &Side, to: &Side) -> EnvelopeHeader {
         sealed: true,
         epoch: 1,
         session: SessionId::from_bytes([3; 16]),
-        attempt: 4,
+        attempt: 0,
         round: 5,
         sequence: 6,
         from: from.id(),
@@ -170,6 +173,14 @@ impl World {
         message(self.bob.sent())
     }
 
+    /// They speak after a while, and the bus brings everything.
+    fn is_confirmed_again(&self) -> bool {
+        self.alice.say(&self.bob, b"a share");
+        self.bob.say(&self.alice, b"a share");
+        self.settle();
+        self.are_paired()
+    }
+
     fn are_paired(&self) -> bool {
         let wires = [self.alice_says(), self.bob_says()];
         wires
@@ -218,14 +229,14 @@ fn messages__should_be_signed_while_the_bus_drops_every_exchange() {
         let wire = world.alice_says();
         forms.push(protection(&wire));
         assert_eq!(world.bob.hear(&[wire]), share());
-        world.pass(MINUTE_MS);
+        world.pass(1_000);
         world.alice.codec.renew_pair_keys();
         world.bob.codec.renew_pair_keys();
         world.alice.sent();
         world.bob.sent();
     }
     let paired = forms.iter().filter(|it| **it == Protection::PairKey);
-    assert_eq!(paired.count(), 60, "a key is used for an hour");
+    assert_eq!(paired.count(), 60, "a key is used while it is confirmed");
 }
 
 #[test]
@@ -287,7 +298,7 @@ fn orders__should_be_signed_by_who_has_a_pair_key() {
         }
         // An honest key does not make up for it.
         let keys = world.alice.codec.pair_keys.as_ref().unwrap();
-        let key = keys.outgoing(&world.bob.id()).unwrap();
+        let key = keys.outgoing(&world.bob.id(), 0).unwrap();
         let wire = world.alice.codec.write_with(&header, &[b"order"], &key);
         let refused = world.bob.hear(&[wire.unwrap()]);
         assert_eq!(refused, [Err(EnvelopeError::Unsigned)], "{kind:?}");
@@ -358,10 +369,11 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
     let before = world.alice_says();
     let key_id = |wire: &[u8]| wire[HEADER_LEN..HEADER_LEN + KEY_ID_LEN].to_vec();
     let mut late = Vec::new();
-    for _ in 0..60 {
-        world.pass(MINUTE_MS);
+    for _ in 0..240 {
+        world.pass(15_000);
         world.alice.codec.renew_pair_keys();
         world.bob.codec.renew_pair_keys();
+        world.settle();
         let wire = world.alice_says();
         assert_eq!(
             protection(&wire),
@@ -372,7 +384,6 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
             late = wire.clone();
         }
         assert_eq!(world.bob.hear(&[wire]), share());
-        world.settle();
     }
     let after = world.alice_says();
     assert_ne!(key_id(&before), key_id(&after));
@@ -384,8 +395,10 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
     );
 
     let world = World::paired();
+    world.pass(50 * MINUTE_MS - 1);
+    assert!(world.is_confirmed_again());
     let late = world.alice_says();
-    world.pass(50 * MINUTE_MS);
+    world.pass(1);
     world.alice.codec.renew_pair_keys();
     world.bob.codec.renew_pair_keys();
     world.settle();
@@ -396,6 +409,90 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
         world.bob.hear(&[late]),
         [Err(EnvelopeError::UnknownPairKey)]
     );
+}
+
+/// The bus brings everything else.
+#[test]
+fn message__should_be_lost_for_a_minute_at_most_when_a_new_start_cannot_say_so() {
+    let world = World::paired();
+    world.pass(CONFIRMED_FOR_RETRIES_MS);
+    let bob = Side::start(&world.bob_identity, &world.clock);
+    let world = World { bob, ..world };
+    let say = |attempt| {
+        let header = EnvelopeHeader {
+            attempt,
+            ..header(&world.alice, &world.bob)
+        };
+        world.alice.codec.send(header, b"a share").unwrap();
+        world.bob.hear(&[message(world.alice.sent())])
+    };
+    let lost = [Err(EnvelopeError::UnknownPairKey)];
+    assert_eq!(say(0), lost);
+    // The attempt is repeated, and nobody relies on the key then.
+    assert_eq!(say(1), share());
+    assert_eq!(say(0), share());
+
+    let world = World::paired();
+    let bob = Side::start(&world.bob_identity, &world.clock);
+    let world = World { bob, ..world };
+    let mut lost_ms = Vec::new();
+    for second in 0..100 {
+        world.alice.codec.renew_pair_keys();
+        let wire = world.alice_says();
+        if world.bob.hear(&[wire]) != share() {
+            lost_ms.push(second * 1_000);
+        }
+        world.bob.sent();
+        world.pass(1_000);
+    }
+    assert_eq!(lost_ms.last(), Some(&(CONFIRMED_MS - 1_000)));
+}
+
+#[test]
+fn key__should_not_be_used_for_a_start_of_the_peer_that_has_none() {
+    let world = World::paired();
+    world.alice.codec.announced(&world.bob.id(), [1; 16]);
+    world.alice.codec.announced(&world.bob.id(), [1; 16]);
+    assert!(world.are_paired());
+    world.alice.codec.announced(&world.bob.id(), [2; 16]);
+    assert_eq!(protection(&world.alice_says()), Protection::SignedAndSealed);
+    // Of one who has no pair with us, nothing is kept.
+    world.alice.codec.announced(&NodeId([7; 32]), [1; 16]);
+    let keys = world.alice.codec.pair_keys.as_ref().unwrap();
+    assert_eq!(keys.count(), 1);
+    world.pass(1_000);
+    assert!(world.is_confirmed_again());
+}
+
+#[test]
+fn key__should_stay_confirmed_while_it_is_used_and_only_then() {
+    let world = World::paired();
+    let mut exchanges = 0;
+    for _ in 0..600 {
+        world.pass(1_000);
+        for (side, peer) in [(&world.alice, &world.bob), (&world.bob, &world.alice)] {
+            side.codec.renew_pair_keys();
+            let said = side.sent();
+            exchanges += said.len();
+            peer.hear(&said);
+        }
+        assert!(world.are_paired());
+    }
+    // One to ask and one to answer, each 20 seconds, and no more of the other side.
+    assert!((55..=65).contains(&exchanges), "{exchanges}");
+    for _ in 0..120 {
+        world.pass(1_000);
+        world.alice.codec.renew_pair_keys();
+        world.bob.codec.renew_pair_keys();
+        world.settle();
+    }
+    world.alice.sent();
+    for _ in 0..60 {
+        world.pass(1_000);
+        world.alice.codec.renew_pair_keys();
+        assert!(world.alice.sent().is_empty());
+    }
+    assert_eq!(protection(&world.alice_says()), Protection::SignedAndSealed);
 }
 
 #[test]
@@ -416,7 +513,7 @@ fn keys__should_be_gone_once_nobody_needs_them() {
 fn cost__should_be_measured() {
     let world = World::paired();
     let keys = world.alice.codec.pair_keys.as_ref().unwrap();
-    let key = keys.outgoing(&world.bob.id()).unwrap();
+    let key = keys.outgoing(&world.bob.id(), 0).unwrap();
     for size in [200, 27_000, 55_000] {
         let body = vec![7; size];
         let header = header(&world.alice, &world.bob);
