@@ -1,5 +1,7 @@
 //! Claims that stand, whatever happens.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use covault_core::{
     amount::U256,
     approval::{MAX_VALIDITY_MS, OrderApprovals},
@@ -37,6 +39,55 @@ async fn claims__should_open_after_a_first_start_that_was_cut_off() {
     claims.claim(claim(1, 0, 7)).await.unwrap();
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn claims__should_not_be_made_over_those_that_another_process_makes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    let unfinished = folder.path().join("claims.redb.new");
+    let other = fs::File::create(&unfinished).unwrap();
+    other.try_lock().unwrap();
+    assert!(Claims::open(&path, true).is_err());
+    assert!(unfinished.exists() && !path.exists());
+    drop(other);
+    // Each believes that there is none.
+    let starts: Vec<_> = (0..8_u8)
+        .map(|number| {
+            let path = path.clone();
+            thread::spawn(move || (number, Claims::open(&path, true)))
+        })
+        .collect();
+    let mut opened = Vec::new();
+    for start in starts {
+        if let (number, Ok(claims)) = start.join().unwrap() {
+            claims.claim(claim(number, 0, 7)).await.unwrap();
+            opened.push((number, claims));
+        }
+    }
+    let [(number, claims)] = <[_; 1]>::try_from(opened).ok().unwrap();
+    // Nor by one that comes late.
+    file::make(&path, LOG_PAGES).unwrap();
+    assert!(!unfinished.exists());
+    drop(claims);
+    let again = reopen(&path).await.claim(claim(number, 0, 7)).await;
+    assert_eq!(again, Err(ClaimError::SessionUsed));
+}
+
+#[tokio::test]
+async fn claims__should_say_what_to_do_about_a_log_that_cannot_be_read() {
+    let disk = FullableMemory::default();
+    drop(Rows::make(Arc::new(disk.clone()), SMALL_LOG_PAGES).unwrap());
+    disk.unreadable.store(true, Ordering::Relaxed);
+    let fault = Claims::on(disk).err().unwrap();
+    assert!(
+        fault.message().contains("its log cannot be read"),
+        "{fault:?}"
+    );
+    assert!(
+        fault.message().contains("start the node again"),
+        "{fault:?}"
+    );
 }
 
 #[tokio::test]
@@ -116,11 +167,12 @@ async fn claims__should_not_be_made_anew_where_they_were_lost() {
     drop(reopen(&path).await);
 }
 
-/// Memory that stops taking writes on command.
-#[derive(Debug, Default)]
+/// Memory that stops taking writes on command, or giving back the last page of the log.
+#[derive(Clone, Debug, Default)]
 struct FullableMemory {
-    memory: redb::backends::InMemoryBackend,
-    full: Arc<std::sync::atomic::AtomicBool>,
+    memory: Arc<redb::backends::InMemoryBackend>,
+    full: Arc<AtomicBool>,
+    unreadable: Arc<AtomicBool>,
 }
 
 impl redb::StorageBackend for FullableMemory {
@@ -129,6 +181,10 @@ impl redb::StorageBackend for FullableMemory {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let last = u64::from(SMALL_LOG_PAGES) * log::PAGE;
+        if offset == last && self.unreadable.load(Ordering::Relaxed) {
+            return Err(io::Error::other("bad sector"));
+        }
         self.memory.read(offset, out)
     }
 
@@ -137,7 +193,7 @@ impl redb::StorageBackend for FullableMemory {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.full.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.full.load(Ordering::Relaxed) {
             return Err(io::Error::other("no space left"));
         }
         self.memory.sync_data()
@@ -154,7 +210,7 @@ async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
     let full = Arc::clone(&disk.full);
     let claims = Claims::on(disk).unwrap();
     claims.claim(claim(1, 0, 7)).await.unwrap();
-    full.store(true, std::sync::atomic::Ordering::Relaxed);
+    full.store(true, Ordering::Relaxed);
     let refused = claims.claim(claim(2, 0, 7)).await;
     assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
     claims.broken().await;

@@ -22,11 +22,20 @@ const PASSPHRASE: &str = "Vier gelbe Ruder treiben seewaerts";
 const EVE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 
-/// A copy of a node's claims file, as it is now.
+/// A copy of a node's claims file, as it is now. The node goes on writing to it: only a copy serves that is the same as
+/// what is read once more behind it.
 pub fn copy_of_claims(cluster: &TestCluster, index: usize) -> (tempfile::TempDir, Claims) {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("claims.redb");
-    fs::copy(cluster.signer_folder(index).join("claims.redb"), &copy).unwrap();
+    let file = cluster.signer_folder(index).join("claims.redb");
+    let is_whole = |_| {
+        fs::copy(&file, &copy).unwrap();
+        fs::read(&copy).unwrap() == fs::read(&file).unwrap()
+    };
+    assert!(
+        (0..1_000).any(is_whole),
+        "the node never stops writing claims"
+    );
     let claims = Claims::open(&copy, false).unwrap();
     (folder, claims)
 }

@@ -37,9 +37,15 @@ pub enum Loss {
     /// database, where redb says which of two states is the last: that one the disk writes in whole or not at all, as
     /// disks promise of each.
     Garbage,
+    /// All that was written before the database is lost, and what was written to it is there: only a disk does that which
+    /// lies about its syncs.
+    BeforeDatabase,
+    /// The other way round.
+    Database,
 }
 
 impl Loss {
+    /// All that an honest disk can lose.
     pub const EVERY: [Self; 6] = [
         Self::All,
         Self::Nothing,
@@ -51,7 +57,10 @@ impl Loss {
 
     /// Whether it is different each time.
     pub fn is_random(self) -> bool {
-        !matches!(self, Self::All | Self::Nothing)
+        !matches!(
+            self,
+            Self::All | Self::Nothing | Self::BeforeDatabase | Self::Database
+        )
     }
 }
 
@@ -80,6 +89,8 @@ struct DiskState {
     cut: Option<usize>,
     /// Where the database begins.
     database: usize,
+    /// From this operation on, no sync does what it says.
+    lies_from: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -128,6 +139,7 @@ impl SimulatedDisk {
                 read: 0,
                 cut,
                 database: 0,
+                lies_from: usize::MAX,
             }),
             dead: watch::channel(false).0,
         }))
@@ -140,6 +152,12 @@ impl SimulatedDisk {
     /// The database on it begins here, not with the first byte.
     pub fn with_database_at(self, offset: usize) -> Self {
         self.state().database = offset;
+        self
+    }
+
+    /// From its operation of this number on, from 1, a sync says that all is on the disk, and nothing is.
+    pub fn lying_from(self, operation: usize) -> Self {
+        self.state().lies_from = operation;
         self
     }
 
@@ -190,8 +208,15 @@ impl SimulatedDisk {
             match (loss, op) {
                 (Loss::All, _) => {}
                 (Loss::Nothing, op) => op.apply(&mut image),
+                (Loss::BeforeDatabase, op @ DiskOp::Resize(_)) => op.apply(&mut image),
+                (Loss::Database, DiskOp::Resize(_)) => {}
                 (Loss::Writes, op) | (_, op @ DiskOp::Resize(_)) => {
                     if rng.roll(2) == 0 {
+                        op.apply(&mut image);
+                    }
+                }
+                (Loss::BeforeDatabase | Loss::Database, op @ DiskOp::Write(offset, _)) => {
+                    if (*offset < state.database) == (loss == Loss::Database) {
                         op.apply(&mut image);
                     }
                 }
@@ -244,6 +269,7 @@ impl SimulatedDisk {
                 state.unsynced.push(op);
             }
             None if last => {}
+            None if state.operations >= state.lies_from => state.syncs += 1,
             None => {
                 state.syncs += 1;
                 let DiskState {

@@ -3,7 +3,8 @@
 //!
 //! Each page says which part of which entry it is, under a checksum. So the log is read without knowing where it begins:
 //! of the pages that are not folded yet, the entries must follow each other without a gap. Only the last one may be
-//! incomplete: the power went while it was written. Whatever else is missing was damaged, and nothing goes on then.
+//! incomplete: the power went while it was written. Whatever else is missing was damaged, and nothing goes on then; so is
+//! what the database knows to have been synced.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -33,9 +34,14 @@ struct PageHeader {
     length: u32,
 }
 
-/// An entry that counts is damaged, or missing.
+/// Why the entries that count cannot be read.
 #[derive(Debug)]
-pub(super) struct DamagedEntry(pub u64);
+pub(super) enum FindError {
+    /// This entry is damaged, or missing.
+    Damaged(u64),
+    /// The disk does not give a page back: it may be of an entry that counts.
+    Unreadable(io::Error),
+}
 
 /// The parts of an entry that were found.
 struct FoundParts {
@@ -78,13 +84,16 @@ impl Log {
         self.offset.saturating_add(page.saturating_mul(PAGE))
     }
 
-    /// The entries behind `folded`, in their order. All of them are to be folded before anything is added.
-    pub(super) fn find(&mut self, folded: u64) -> io::Result<Result<Vec<Vec<u8>>, DamagedEntry>> {
+    /// The entries behind `folded`, in their order, of which those up to `reached` were synced for certain. All of them are
+    /// to be folded before anything is added.
+    pub(super) fn find(&mut self, folded: u64, reached: u64) -> Result<Vec<Vec<u8>>, FindError> {
         let mut found: BTreeMap<u64, FoundParts> = BTreeMap::new();
         self.last = folded;
         for page in 0..self.pages {
             let mut bytes = [0; PAGE_BYTES];
-            self.storage.read(self.position(page), &mut bytes)?;
+            self.storage
+                .read(self.position(page), &mut bytes)
+                .map_err(FindError::Unreadable)?;
             let Some((header, part)) = parse(&bytes) else {
                 continue;
             };
@@ -99,14 +108,20 @@ impl Log {
             });
             let again = entry.parts.insert(header.index, part.to_vec());
             if entry.count != header.count || again.is_some() {
-                return Ok(Err(DamagedEntry(header.entry)));
+                return Err(FindError::Damaged(header.entry));
             }
         }
-        Ok(in_order(found, folded))
+        in_order(found, folded, reached)
     }
 
     /// The number of the last entry.
     pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The number of a batch that goes to the database directly. So a gap shows when it is not there, and later entries are.
+    pub(super) fn take_number(&mut self) -> u64 {
+        self.last = self.last.saturating_add(1);
         self.last
     }
 
@@ -141,11 +156,11 @@ impl Log {
     pub(super) fn append(&mut self, body: &[u8]) -> io::Result<()> {
         let parts = body.chunks(PART_BYTES);
         let count = u32::try_from(parts.len()).map_err(io::Error::other)?;
-        self.last = self.last.saturating_add(1);
+        let entry = self.take_number();
         for (index, part) in (0..).zip(parts) {
             let header = PageHeader {
                 magic: MAGIC,
-                entry: self.last,
+                entry,
                 index,
                 count,
                 length: u32::try_from(part.len()).map_err(io::Error::other)?,
@@ -183,19 +198,28 @@ fn parse(page: &[u8]) -> Option<(PageHeader, &[u8])> {
     whole.then_some((header, part))
 }
 
-/// The entries behind `folded`, without gaps. The last one may be incomplete, and is left out then.
-fn in_order(found: BTreeMap<u64, FoundParts>, folded: u64) -> Result<Vec<Vec<u8>>, DamagedEntry> {
+/// The entries behind `folded`, without gaps. The last one may be incomplete, and is left out then, where nothing says that
+/// it was synced.
+fn in_order(
+    found: BTreeMap<u64, FoundParts>,
+    folded: u64,
+    reached: u64,
+) -> Result<Vec<Vec<u8>>, FindError> {
     let last = found.last_key_value().map(|(entry, _)| *entry);
     let mut entries = Vec::with_capacity(found.len());
-    for (expected, (entry, FoundParts { count, parts })) in (folded.saturating_add(1)..).zip(found)
-    {
+    let mut next = folded.saturating_add(1);
+    for (entry, FoundParts { count, parts }) in found {
         let whole = usize::try_from(count).is_ok_and(|count| count == parts.len());
-        if entry != expected || !whole && Some(entry) != last {
-            return Err(DamagedEntry(expected));
+        if entry != next || !whole && Some(entry) != last {
+            return Err(FindError::Damaged(next));
         }
         if whole {
             entries.push(parts.into_values().flatten().collect());
+            next = next.saturating_add(1);
         }
+    }
+    if next <= reached {
+        return Err(FindError::Damaged(next));
     }
     Ok(entries)
 }

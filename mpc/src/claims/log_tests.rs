@@ -18,8 +18,21 @@ fn log(storage: &Arc<InMemoryBackend>) -> Log {
 }
 
 fn found(storage: &Arc<InMemoryBackend>, folded: u64) -> Result<Vec<Vec<u8>>, u64> {
-    let found = log(storage).find(folded).unwrap();
-    found.map_err(|DamagedEntry(entry)| entry)
+    found_up_to(storage, folded, 0)
+}
+
+/// Where those up to `reached` were synced for certain.
+fn found_up_to(
+    storage: &Arc<InMemoryBackend>,
+    folded: u64,
+    reached: u64,
+) -> Result<Vec<Vec<u8>>, u64> {
+    log(storage)
+        .find(folded, reached)
+        .map_err(|error| match error {
+            FindError::Damaged(entry) => entry,
+            FindError::Unreadable(error) => panic!("{error}"),
+        })
 }
 
 fn flip(storage: &InMemoryBackend, page: u64, place: u64) {
@@ -71,7 +84,7 @@ fn log__should_cut_off_an_incomplete_entry_only_behind_all_others() {
         flip(&storage, page, place);
         assert_eq!(found(&storage, 0), Ok(vec![body(1, 1), body(2, 3)]));
         let mut again = log(&storage);
-        again.find(0).unwrap().unwrap();
+        again.find(0, 0).unwrap();
         assert_eq!(again.last(), 3, "a number is given out once");
         flip(&storage, page, place);
     }
@@ -85,6 +98,38 @@ fn log__should_cut_off_an_incomplete_entry_only_behind_all_others() {
         }
     }
     assert_eq!(found(&storage, 0).map(|entries| entries.len()), Ok(3));
+}
+
+#[test]
+fn log__should_not_cut_off_what_was_synced_for_certain() {
+    let storage = storage();
+    let mut written = log(&storage);
+    for (number, pages) in [(1, 1), (2, 3)] {
+        written.append(&body(number, pages)).unwrap();
+    }
+    assert_eq!(found_up_to(&storage, 0, 2).map(|it| it.len()), Ok(2));
+    assert_eq!(found_up_to(&storage, 2, 2), Ok(vec![]));
+    for page in 1..4 {
+        flip(&storage, page, 50);
+        assert_eq!(found_up_to(&storage, 0, 1), Ok(vec![body(1, 1)]));
+        assert_eq!(found_up_to(&storage, 0, 2), Err(2));
+        flip(&storage, page, 50);
+    }
+    // Whole entries that are not there at all.
+    assert_eq!(found_up_to(&storage, 0, 3), Err(3));
+    assert_eq!(found_up_to(&storage, 4, 6), Err(5));
+}
+
+#[test]
+fn log__should_show_that_a_batch_is_missing_which_went_to_the_database_directly() {
+    let storage = storage();
+    let mut written = log(&storage);
+    written.append(&body(1, 1)).unwrap();
+    assert_eq!(written.take_number(), 2);
+    written.append(&body(3, 1)).unwrap();
+    assert_eq!(found(&storage, 2), Ok(vec![body(3, 1)]));
+    assert_eq!(found(&storage, 1), Err(2));
+    assert_eq!(found(&storage, 0), Err(2));
 }
 
 /// A peer's announcement is in the rows: what it sends must not be taken for an entry.

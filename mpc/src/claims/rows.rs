@@ -3,7 +3,9 @@
 //!
 //! A row is looked up in the batch, then in what was logged, then in what is being folded, then in the database: the first
 //! that knows it is right. Folding the same again changes nothing, so a crash in between does no harm: the database says
-//! which entry of the log it holds last, in the transaction that completes it.
+//! which entry of the log it holds last, in the transaction that completes it. Every transaction also says how far the log
+//! was synced: rows of the same entries go to the database in several pieces, and the one that counts the promises must
+//! never be there while the rest of an entry is lost.
 
 use std::{collections::BTreeMap, fmt, io, marker::PhantomData, mem, ops::Bound, sync::Arc};
 
@@ -12,12 +14,12 @@ use redb::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::log::{DamagedEntry, Log, PAGE};
+use super::log::{FindError, Log, PAGE};
 
 /// Kind and key -> what is noted.
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows.1");
-/// The last entry of the log that is in [`ROWS`].
-const FOLDED: TableDefinition<'_, (), u64> = TableDefinition::new("folded.1");
+/// What the database knows of the log.
+const LOG: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("log.1");
 
 /// Pages of a node's log: 4 MiB.
 pub(super) const LOG_PAGES: u32 = 1024;
@@ -25,6 +27,8 @@ pub(super) const LOG_PAGES: u32 = 1024;
 pub(super) const SMALL_LOG_PAGES: u32 = 6;
 /// Rows that are folded at once, or twice those of the last batch if they are more: folding keeps up with what comes.
 const STEP_ROWS: usize = 128;
+/// With a small log: tests stop between any two pieces.
+const SMALL_STEP_ROWS: usize = 2;
 /// What the database keeps in memory: that must not grow with the file.
 const CACHE_BYTES: usize = 4 * 1024 * 1024;
 const MAGIC: [u8; 16] = *b"covault claims 1";
@@ -91,8 +95,8 @@ fn damaged(error: bcs::Error) -> redb::Error {
 /// Why rows cannot be opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
-    /// The log lacks an entry that others follow.
-    Damaged(DamagedEntry),
+    /// The log lacks an entry that was synced.
+    Log(FindError),
     Store(redb::Error),
 }
 
@@ -181,8 +185,12 @@ pub(crate) struct Rows {
     folding: Changes,
     /// The last entry of the log that `folding` is of.
     folding_to: u64,
+    /// The last entry of the log that the database holds all of.
+    folded: u64,
     /// Rows of the last batch.
     last_batch: usize,
+    /// Rows that are folded at once at least.
+    step_rows: usize,
 }
 
 impl Rows {
@@ -200,45 +208,28 @@ impl Rows {
         }
         storage.write(0, &bcs::to_bytes(&header).map_err(damaged)?)?;
         let database = database(Arc::clone(&storage), &header)?;
-        store(&database, Changes::new(), Some(0))?;
-        Self::of(storage, &header, database)
+        store(&database, Changes::new(), (0, 0))?;
+        Self::of(storage, &header, database, 0)
     }
 
     /// Opens the file in this storage, with all that was logged. To be followed by [`Rows::checkpoint`].
     pub(super) fn open(storage: Arc<dyn StorageBackend>) -> Result<Self, OpenError> {
-        let (mut rows, entries) = Self::read(storage)?;
-        for entry in entries.map_err(OpenError::Damaged)? {
+        let (header, database) = read(&storage)?;
+        let (folded, reached) = known_of_log(&database)?;
+        let mut rows = Self::of(storage, &header, database, folded)?;
+        let entries = rows.log.find(folded, reached).map_err(OpenError::Log)?;
+        for entry in entries {
             let changes: Changes = bcs::from_bytes(&entry).map_err(damaged)?;
             rows.batch.extend(changes);
         }
         Ok(rows)
     }
 
-    /// The rows in the database, and what the log holds beyond.
-    fn read(
-        storage: Arc<dyn StorageBackend>,
-    ) -> Result<(Self, Result<Vec<RowBytes>, DamagedEntry>), redb::Error> {
-        let corrupted = |what: &str| redb::Error::Corrupted(what.into());
-        let mut bytes = [0; FileHeader::BYTES];
-        storage.read(0, &mut bytes)?;
-        let header: FileHeader = bcs::from_bytes(&bytes).map_err(damaged)?;
-        // In nothing, a new database would be made.
-        if header != FileHeader::new(header.log_pages) || storage.len()? <= header.database() {
-            return Err(corrupted("it is not a claims file, or not all of it"));
-        }
-        let database = database(Arc::clone(&storage), &header)?;
-        let folded = database.begin_read()?.open_table(FOLDED)?.get(())?;
-        let folded = folded.map(|folded| folded.value());
-        let folded = folded.ok_or_else(|| corrupted("it is not complete"))?;
-        let mut rows = Self::of(storage, &header, database)?;
-        let entries = rows.log.find(folded)?;
-        Ok((rows, entries))
-    }
-
     fn of(
         storage: Arc<dyn StorageBackend>,
         header: &FileHeader,
         database: Database,
+        folded: u64,
     ) -> Result<Self, redb::Error> {
         Ok(Self {
             log: Log::new(storage, PAGE, header.log_pages.into()),
@@ -248,7 +239,12 @@ impl Rows {
             logged: Changes::new(),
             folding: Changes::new(),
             folding_to: 0,
+            folded,
             last_batch: 0,
+            step_rows: match header.log_pages {
+                SMALL_LOG_PAGES => SMALL_STEP_ROWS,
+                _ => STEP_ROWS,
+            },
         })
     }
 
@@ -381,14 +377,17 @@ impl Rows {
             self.folding_to = self.log.begin_folding();
         }
         let mut piece = Changes::new();
-        while piece.len() < STEP_ROWS.max(self.last_batch.saturating_mul(2)) {
+        while piece.len() < self.step_rows.max(self.last_batch.saturating_mul(2)) {
             let Some((key, change)) = self.folding.pop_first() else {
                 break;
             };
             piece.insert(key, change);
         }
         let complete = self.folding.is_empty();
-        store(&self.database, piece, complete.then_some(self.folding_to))?;
+        if complete {
+            self.folded = self.folding_to;
+        }
+        store(&self.database, piece, (self.folded, self.log.last()))?;
         if complete {
             self.log.folded();
         }
@@ -401,12 +400,27 @@ impl Rows {
         let mut all = mem::take(&mut self.folding);
         all.append(&mut self.logged);
         all.append(&mut self.batch);
-        store(&self.database, all, Some(self.log.last()))?;
+        self.folded = self.log.take_number();
+        store(&self.database, all, (self.folded, self.folded))?;
         self.log.begin_folding();
         self.log.folded();
         self.stored = self.database.begin_read()?.open_table(ROWS)?;
         Ok(())
     }
+}
+
+/// The beginning of a claims file, and its database.
+fn read(storage: &Arc<dyn StorageBackend>) -> Result<(FileHeader, Database), redb::Error> {
+    let mut bytes = [0; FileHeader::BYTES];
+    storage.read(0, &mut bytes)?;
+    let header: FileHeader = bcs::from_bytes(&bytes).map_err(damaged)?;
+    // In nothing, a new database would be made.
+    if header != FileHeader::new(header.log_pages) || storage.len()? <= header.database() {
+        let what = "it is not a claims file, or not all of it";
+        return Err(redb::Error::Corrupted(what.into()));
+    }
+    let database = database(Arc::clone(storage), &header)?;
+    Ok((header, database))
 }
 
 fn database(
@@ -422,8 +436,15 @@ fn database(
     Ok(builder.create_with_backend(tail)?)
 }
 
-/// Puts changes into the database; and the number of the entry, once all up to it are there.
-fn store(database: &Database, changes: Changes, folded: Option<u64>) -> Result<(), redb::Error> {
+/// The last entry of the log that the database holds all of, and the last one that was synced for certain.
+fn known_of_log(database: &Database) -> Result<(u64, u64), redb::Error> {
+    let known = database.begin_read()?.open_table(LOG)?.get(())?;
+    let known = known.map(|known| known.value());
+    known.ok_or_else(|| redb::Error::Corrupted("it is not complete".into()))
+}
+
+/// Puts changes into the database, and what [`known_of_log`] gives back.
+fn store(database: &Database, changes: Changes, of_log: (u64, u64)) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     transaction.set_two_phase_commit(true);
@@ -435,9 +456,7 @@ fn store(database: &Database, changes: Changes, folded: Option<u64>) -> Result<(
                 None => table.remove(key.as_slice())?,
             };
         }
-        if let Some(folded) = folded {
-            transaction.open_table(FOLDED)?.insert((), folded)?;
-        }
+        transaction.open_table(LOG)?.insert((), of_log)?;
     }
     Ok(transaction.commit()?)
 }

@@ -1,9 +1,11 @@
 //! The power cut at every single operation of the disk below a node's claims: what it was told stands, whatever the disk
-//! has lost.
+//! has lost. And what a disk has lost that lies about its syncs does not go unseen.
 
 use covault_core::{
     amount::U256,
+    fault::{Class, Fault},
     ids::{RequestId, SessionId},
+    order::NodeId,
     testing::SystemEntropy,
 };
 use covault_mpc::{
@@ -20,6 +22,9 @@ use crate::disk::{Loss, SimulatedDisk};
 
 /// Claims of one life: the log is folded several times.
 const CLAIMS: u32 = 12;
+/// Of a nonce: so many that those of one life are an entry of several pages.
+const COMMITMENT_BYTES: usize = 700;
+const ROOT: [u8; 33] = [5; 33];
 
 fn claim(number: u32, limit: u64) -> Claim {
     let mut id = [0; 16];
@@ -62,16 +67,17 @@ struct Told {
     named: Vec<u64>,
     /// Of which they were told.
     kept: Vec<u64>,
+    banned: Vec<NodeId>,
 }
 
 impl Told {
     /// What must be true of claims that were opened again.
     fn check(&self, claims: &Claims, nonces: &NonceStore, what: &str) {
-        assert!(
-            claims.age().height >= self.granted.len() as u64,
-            "{what}: {:?}",
-            claims.age()
-        );
+        let age = claims.age();
+        assert!(age.height >= self.height(), "{what}: {age:?}");
+        for node in &self.banned {
+            assert!(claims.banned(&ROOT, node), "{what}: {node:?}");
+        }
         for number in &self.granted {
             let again = block_on(claims.claim(claim(*number, u64::MAX)));
             assert_eq!(again, Err(ClaimError::SessionUsed), "{what}: {number}");
@@ -98,6 +104,11 @@ impl Told {
         }
     }
 
+    /// What its peers have heard of.
+    fn height(&self) -> u64 {
+        (self.granted.len() + self.banned.len()) as u64
+    }
+
     /// One process on the disk, until it has done all it wants or the power goes.
     fn live(&mut self, disk: &SimulatedDisk, what: &str) {
         let claims = match Claims::on(disk.clone()) {
@@ -112,7 +123,7 @@ impl Told {
             self.check_unless_dead(disk, &claims, &nonces, what);
         }
         let made = (0..CLAIMS).map(|_| PreprocessedNonce {
-            commitments: vec![1; 70],
+            commitments: vec![1; COMMITMENT_BYTES],
             secret: Zeroizing::new(vec![2; 64]),
         });
         let kept = block_on(nonces.keep(&claims, &shares(), made.collect(), &SystemEntropy));
@@ -133,6 +144,12 @@ impl Told {
                     self.granted.push(self.asked);
                     self.named.push(id);
                     assert_eq!(nonces.open(taken).unwrap().len(), 1);
+                    // A little one: what is folded behind it is a small piece.
+                    let mut node = NodeId([0; 32]);
+                    node.0[..4].copy_from_slice(&self.asked.to_be_bytes());
+                    if block_on(claims.ban(&ROOT, node, 1)).is_ok() {
+                        self.banned.push(node);
+                    }
                 }
                 // It may be used up or not: nothing was signed with it.
                 Err(_) => {
@@ -206,4 +223,91 @@ fn claims__should_stand_wherever_the_power_is_cut() {
         }
     }
     println!("{operations} operations of the disk, {runs} runs with power cuts");
+}
+
+/// Where the pages of the log begin, and their size.
+const PAGE: usize = 4096;
+
+/// What a refused file has its operator do.
+fn assert_refused(claims: Result<Claims, Fault>, what: &str) {
+    let fault = claims.err().unwrap();
+    assert_eq!(*fault.class(), Class::Invalid, "{what}: {fault:?}");
+    let advice = "Check the disk. Move this file and the folder shares away";
+    assert!(fault.message().contains(advice), "{what}: {fault:?}");
+}
+
+/// One life on a disk that lies from one operation on, until the power goes at another.
+fn lie(file: &(Vec<u8>, usize), (from, cut): (usize, usize), losses: &[Loss]) -> usize {
+    let disk = SimulatedDisk::cut_at(file.0.clone(), cut)
+        .with_database_at(file.1)
+        .lying_from(from);
+    let mut told = Told::default();
+    told.live(&disk, "a disk that lies");
+    disk.cut();
+    let mut noticed = 0;
+    for loss in losses {
+        let what = format!("lies from {from}, cut at {cut}, {loss:?}");
+        let image = disk.after_power_cut(*loss, (from * 1_000 + cut) as u64);
+        let claims = Claims::on(SimulatedDisk::holding(image));
+        let Ok(claims) = claims else {
+            assert_refused(claims, &what);
+            noticed += 1;
+            continue;
+        };
+        // Its peers have heard of more.
+        if claims.age().height < told.height() {
+            noticed += 1;
+            continue;
+        }
+        let nonces = NonceStore::new(b"keyring", &claims).unwrap();
+        told.kept.clear();
+        told.check(&claims, &nonces, &what);
+    }
+    noticed
+}
+
+#[test]
+fn claims__should_not_miss_unseen_what_a_lying_disk_has_lost() {
+    let long = std::env::var_os("COVAULT_LONG_SUITE").is_some();
+    let file = new_file();
+    let operations = {
+        let disk = SimulatedDisk::holding(file.0.clone());
+        Told::default().live(&disk, "whole");
+        disk.operations()
+    };
+    let (mut runs, mut noticed) = (0, 0);
+    for cut in 2..=operations {
+        for (which, before) in [cut - 1, 40, 12, 4].into_iter().enumerate() {
+            let from = cut.saturating_sub(before).max(1);
+            let mut losses = vec![Loss::BeforeDatabase, Loss::Database];
+            match long {
+                true => losses.extend(Loss::EVERY),
+                false => losses.push(Loss::EVERY[(cut + which) % Loss::EVERY.len()]),
+            }
+            runs += losses.len();
+            noticed += lie(&file, (from, cut), &losses);
+        }
+    }
+    println!("{operations} operations of the disk, {noticed} of {runs} losses noticed");
+    assert!(noticed > runs / 8);
+}
+
+#[test]
+fn claims__should_not_open_without_an_entry_that_others_follow() {
+    let (image, _) = new_file();
+    let disk = SimulatedDisk::holding(image);
+    let claims = Claims::on(disk.clone()).unwrap();
+    for number in 1..3 {
+        block_on(claims.claim(claim(number, u64::MAX))).unwrap();
+    }
+    let image = disk.image();
+    let entry = |page: usize| PAGE * (page + 1)..PAGE * (page + 2);
+    assert!(
+        image[entry(1)].iter().any(|byte| *byte != 0) && image[entry(2)].iter().all(|it| *it == 0)
+    );
+    let mut damaged = image.clone();
+    damaged[entry(0).start + 100] ^= 1;
+    assert_refused(Claims::on(SimulatedDisk::holding(damaged)), "damaged");
+    let again = Claims::on(SimulatedDisk::holding(image)).unwrap();
+    assert_eq!(again.age().height, 2);
 }
