@@ -61,7 +61,7 @@ use crate::{
     shares::ShareEpoch,
 };
 use file::{load, lock, make, refusal};
-use rows::{LOG_PAGES, OpenError, RowKind, RowSpace, Rows, SMALL_LOG_PAGES};
+use rows::{LOG_PAGES, LogCounts, OpenError, RowKind, RowSpace, Rows, SMALL_LOG_PAGES};
 use windows::SpendingWindows;
 #[cfg(feature = "simulation")]
 use writer::write_batch;
@@ -202,6 +202,7 @@ struct CachedClaims {
     bans: RwLock<BanSet>,
     blocked: RwLock<BlockedEpochs>,
     age: RwLock<ClaimsAge>,
+    log: RwLock<LogCounts>,
 }
 
 /// What a file has when it is opened.
@@ -447,6 +448,11 @@ impl Claims {
     pub fn age(&self) -> ClaimsAge {
         let age = self.known.age.read();
         *age
+    }
+
+    /// What was done with its log since it was opened.
+    pub(crate) fn log_counts(&self) -> LogCounts {
+        *self.known.log.read()
     }
 
     /// What the file held of other nodes' heights when it was opened; once.

@@ -13,6 +13,8 @@ const NODE_SESSIONS_TOTAL: &str = "covault_signer_sessions_total";
 const NODE_REFUSALS: &str = "covault_signer_refusals_total";
 const NODE_BUSY: &str = "covault_signer_busy_total";
 const NODE_CLAIM: &str = "covault_signer_claim_seconds";
+const NODE_LOG_ENTRIES: &str = "covault_signer_claims_log_entries_total";
+const NODE_LOG_FOLDS: &str = "covault_signer_claims_log_folds_total";
 const NODE_KEYS: &str = "covault_signer_keys";
 const NODE_BANS: &str = "covault_signer_bans";
 const NODE_NONCES: &str = "covault_signer_nonces";
@@ -83,6 +85,14 @@ pub fn describe() {
         "Orders that this node refused because it was overloaded"
     );
     describe_histogram!(NODE_CLAIM, Unit::Seconds, "Time until a claim was on disk");
+    describe_counter!(
+        NODE_LOG_ENTRIES,
+        "Entries that were written to the log of this node's claims file, each synced to disk"
+    );
+    describe_counter!(
+        NODE_LOG_FOLDS,
+        "Times that the log of this node's claims file was moved into its database"
+    );
     describe_gauge!(NODE_KEYS, "Keys that this node holds a share of");
     describe_gauge!(
         NODE_BANS,
@@ -146,6 +156,11 @@ pub(crate) fn node_busy(node: &str) {
 
 pub(crate) fn claimed(node: &str, took: Duration) {
     histogram!(NODE_CLAIM, "node" => node.to_owned()).record(took);
+}
+
+pub(crate) fn claims_log(node: &str, entries: u64, folds: u64) {
+    counter!(NODE_LOG_ENTRIES, "node" => node.to_owned()).absolute(entries);
+    counter!(NODE_LOG_FOLDS, "node" => node.to_owned()).absolute(folds);
 }
 
 pub(crate) fn holdings(node: &str, keys: usize, bans: usize) {

@@ -127,6 +127,7 @@ fn load_trusting(storage: Arc<dyn StorageBackend>) -> Result<(Rows, LoadedClaims
             bans: RwLock::new(bans),
             blocked: RwLock::new(blocked),
             age: RwLock::new(age),
+            log: RwLock::default(),
         },
         nonces: nonce_table::load(&rows)?,
         peers,

@@ -171,9 +171,19 @@ impl StorageBackend for StorageTail {
     }
 }
 
+/// What was done since the file was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogCounts {
+    /// Entries written, each with one sync.
+    pub entries: u64,
+    /// Times that all entries so far were moved into the database.
+    pub folds: u64,
+}
+
 /// See the module.
 pub(crate) struct Rows {
     log: Log,
+    counts: LogCounts,
     /// What the database held after it was written last. Goes before it.
     stored: ReadOnlyTable<&'static [u8], &'static [u8]>,
     database: Database,
@@ -233,6 +243,7 @@ impl Rows {
     ) -> Result<Self, redb::Error> {
         Ok(Self {
             log: Log::new(storage, PAGE, header.log_pages.into()),
+            counts: LogCounts::default(),
             stored: database.begin_read()?.open_table(ROWS)?,
             database,
             batch: Changes::new(),
@@ -360,9 +371,11 @@ impl Rows {
         }
         let entry = bcs::to_bytes(&self.batch).map_err(damaged)?;
         if !self.log.has_room(&entry) {
+            self.counts.folds = self.counts.folds.saturating_add(1);
             return self.checkpoint();
         }
         self.log.append(&entry)?;
+        self.counts.entries = self.counts.entries.saturating_add(1);
         self.logged.extend(mem::take(&mut self.batch));
         Ok(())
     }
@@ -390,9 +403,14 @@ impl Rows {
         store(&self.database, piece, (self.folded, self.log.last()))?;
         if complete {
             self.log.folded();
+            self.counts.folds = self.counts.folds.saturating_add(1);
         }
         self.stored = self.database.begin_read()?.open_table(ROWS)?;
         Ok(())
+    }
+
+    pub(super) fn counts(&self) -> LogCounts {
+        self.counts
     }
 
     /// Moves everything into the database; on disk when it returns.

@@ -116,6 +116,7 @@ pub(super) fn write_batch(
     if let Err(error) = &folded {
         tracing::error!(%error, "claims cannot be written");
     }
+    *known.log.write() = rows.counts();
     folded.is_ok()
 }
 

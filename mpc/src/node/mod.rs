@@ -515,6 +515,8 @@ impl Node {
         let bans = self.announced_bans();
         meter::holdings(&self.name, self.keys.count(), bans.len());
         meter::nonces(&self.name, self.preprocessor.ready_count());
+        let log = self.claims.log_counts();
+        meter::claims_log(&self.name, log.entries, log.folds);
         let WitnessReport {
             count,
             height,
