@@ -1,5 +1,6 @@
-//! What a claim costs its node: CPU and time of one at a time, and of sixteen at once, on the disk of the folder that
-//! `COVAULT_BENCH_FOLDER` names (the system's for temporary files if it names none).
+//! What a claim costs its node: CPU and time of one at a time, and of sixteen at once, in a new file and in one that has
+//! `COVAULT_BENCH_STORED` claims, on the disk of the folder that `COVAULT_BENCH_FOLDER` names (the system's for temporary files
+//! if it names none). And how long it takes to open that one.
 
 #![allow(missing_docs, clippy::print_stdout)]
 #![allow(
@@ -8,7 +9,11 @@
     clippy::disallowed_methods
 )]
 
-use std::{env, fs, path::Path, time::Instant};
+use std::{
+    env, fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use covault_core::{
     amount::U256,
@@ -75,6 +80,22 @@ async fn measure(claims: &Claims, from: u64, count: u64, at_once: u64) {
     );
 }
 
+/// How long it takes to open a copy of the file as it is: whole, or as a process leaves it that is killed.
+fn time_open(path: &Path, what: &str) {
+    let copy = path.with_extension("copy");
+    fs::copy(path, &copy).unwrap();
+    let (cpu, begin) = (cpu_us(), Instant::now());
+    let claims = Claims::open(&copy, false).unwrap();
+    let (cpu, time) = (cpu_us() - cpu, begin.elapsed());
+    println!(
+        "opened {what} in {} ms, {} ms of CPU",
+        time.as_millis(),
+        cpu / 1_000
+    );
+    drop(claims);
+    fs::remove_file(copy).unwrap();
+}
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -83,19 +104,37 @@ fn main() {
         Ok(folder) => tempfile::tempdir_in(Path::new(&folder)).unwrap(),
         Err(_) => tempfile::tempdir().unwrap(),
     };
+    // 10000000 is what the figures in docs/limits.md and docs/sizing.md are of.
     let stored: u64 = env::var("COVAULT_BENCH_STORED").map_or(50_000, |text| text.parse().unwrap());
     let path = folder.path().join("claims.redb");
     let claims = Claims::open(&path, true).unwrap();
     let begin = fs::metadata(&path).unwrap().len();
-    runtime.block_on(async {
-        measure(&claims, 0, stored, 500).await;
-        for round in 0..3 {
-            let from = stored + round * 40_000;
-            measure(&claims, from, 4_000, 1).await;
-            measure(&claims, from + 4_000, 32_000, 16).await;
+    let rounds = |mut from: u64, what: &str| {
+        println!("{what}:");
+        for _ in 0..3 {
+            runtime.block_on(measure(&claims, from, 4_000, 1));
+            runtime.block_on(measure(&claims, from + 4_000, 32_000, 16));
+            from += 36_000;
         }
-    });
+        from
+    };
+    let before = rounds(0, "a new file");
+    runtime.block_on(measure(&claims, before, stored, 500));
     let grown = fs::metadata(&path).unwrap().len() - begin;
-    let count = stored + 3 * 36_000;
-    println!("{} bytes a claim, of {count}", grown / count);
+    println!(
+        "{} bytes a claim, of {}",
+        grown / (before + stored),
+        before + stored
+    );
+    rounds(before + stored, "with those stored");
+    time_open(&path, "after a kill");
+    drop(claims);
+    // Its thread closes it a moment later.
+    let closed = (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        Claims::open(&path, false).is_ok()
+    });
+    assert!(closed);
+    std::thread::sleep(Duration::from_secs(10));
+    time_open(&path, "after an orderly end");
 }
