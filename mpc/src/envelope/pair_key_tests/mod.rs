@@ -395,10 +395,10 @@ fn key__should_be_renewed_within_the_hour_and_end_with_what_is_on_its_way() {
     );
 
     let world = World::paired();
-    world.pass(50 * MINUTE_MS - 1);
+    world.pass(50 * MINUTE_MS - 20_000);
     assert!(world.is_confirmed_again());
     let late = world.alice_says();
-    world.pass(1);
+    world.pass(20_000);
     world.alice.codec.renew_pair_keys();
     world.bob.codec.renew_pair_keys();
     world.settle();
@@ -460,7 +460,7 @@ fn key__should_not_be_used_for_a_start_of_the_peer_that_has_none() {
     world.alice.codec.announced(&NodeId([7; 32]), [1; 16]);
     let keys = world.alice.codec.pair_keys.as_ref().unwrap();
     assert_eq!(keys.count(), 1);
-    world.pass(1_000);
+    world.pass(2_000);
     assert!(world.is_confirmed_again());
 }
 
