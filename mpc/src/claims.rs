@@ -338,11 +338,10 @@ impl Claims {
     pub fn on(storage: impl StorageBackend) -> Result<Self, Fault> {
         let failed = |error: OpenError| refusal("the claims file", error);
         let storage: Arc<dyn StorageBackend> = Arc::new(storage);
-        if storage
+        let length = storage
             .len()
-            .map_err(|it| failed(redb::Error::Io(it).into()))?
-            == 0
-        {
+            .map_err(|it| failed(redb::Error::Io(it).into()))?;
+        if length == 0 {
             Rows::make(Arc::clone(&storage), SMALL_LOG_PAGES).map_err(|it| failed(it.into()))?;
         }
         let (rows, loaded) = load(storage).map_err(failed)?;
@@ -440,14 +439,12 @@ impl Claims {
 
     /// What the file held of nonces when it was opened; once.
     pub(crate) fn stored_nonces(&self) -> StoredNonces {
-        let mut stored = self.stored.lock();
-        std::mem::take(&mut stored)
+        std::mem::take(&mut *self.stored.lock())
     }
 
     /// How much the file has promised, and until when.
     pub fn age(&self) -> ClaimsAge {
-        let age = self.known.age.read();
-        *age
+        *self.known.age.read()
     }
 
     /// What was done with its log since it was opened.
@@ -457,8 +454,7 @@ impl Claims {
 
     /// What the file held of other nodes' heights when it was opened; once.
     pub(crate) fn stored_peers(&self) -> PeerHeights {
-        let mut peers = self.peers.lock();
-        std::mem::take(&mut peers)
+        std::mem::take(&mut *self.peers.lock())
     }
 
     /// Notes heights of other nodes; on disk when it returns.
