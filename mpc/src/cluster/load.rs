@@ -71,6 +71,8 @@ pub(super) struct SignerLoad {
     held: BTreeMap<HeldAt, AttemptPlaces>,
     /// How long attempts with it take, by class; a moving average.
     answers: [Option<Duration>; CLASSES],
+    /// When the newest attempt with it was sent that ended well.
+    newest_done: Option<Instant>,
     /// It is left alone until then.
     busy_until: Option<Instant>,
     pause: Duration,
@@ -86,6 +88,7 @@ impl SignerLoad {
             at_work: 0,
             held: BTreeMap::new(),
             answers: [None; CLASSES],
+            newest_done: None,
             busy_until: None,
             pause: FIRST_PAUSE,
             strain: 0,
@@ -203,6 +206,11 @@ impl SignerLoad {
         self.answers.get(class).copied().flatten()
     }
 
+    /// Whether an attempt with it has ended well that was sent after this.
+    pub(super) fn has_signed_since(&self, sent: Instant) -> bool {
+        self.newest_done.is_some_and(|done| done > sent)
+    }
+
     /// It says that it is busy.
     pub(super) fn busy(&mut self, now: Instant) {
         // What it says of many sessions at once counts once.
@@ -218,7 +226,8 @@ impl SignerLoad {
     }
 
     /// An attempt with it ended well. `blamed`: no other of the team is known to be slower.
-    fn answered(&mut self, class: usize, took: Duration, blamed: bool) {
+    fn answered(&mut self, class: usize, took: Duration, now: Instant, blamed: bool) {
+        self.newest_done = self.newest_done.max(now.checked_sub(took));
         self.pause = FIRST_PAUSE;
         self.strain = self.strain.saturating_sub(1);
         if let Some(answer) = self.answers.get_mut(class) {
@@ -242,13 +251,13 @@ impl SignerLoad {
 
 /// Notes an attempt of this team that ended well. Only the slowest made it last: who is known to be faster
 /// is not blamed for it.
-pub(super) fn answered(team: &mut [&mut SignerLoad], class: usize, took: Duration) {
+pub(super) fn answered(team: &mut [&mut SignerLoad], class: usize, took: Duration, now: Instant) {
     let unknown = team.iter().any(|load| load.answer(class).is_none());
     let slowest = team.iter().filter_map(|load| load.answer(class)).max();
     for load in team {
         let answer = load.answer(class);
         let blamed = answer.is_none() || (!unknown && answer == slowest);
-        load.answered(class, took, blamed);
+        load.answered(class, took, now, blamed);
     }
 }
 
@@ -297,7 +306,7 @@ mod tests {
             at += MOST_PAUSE;
         }
         assert!(has_room(&load, at) && load.window.size() == 1);
-        answered(&mut [&mut load], 0, ms(1));
+        answered(&mut [&mut load], 0, ms(1), Instant::now());
         load.busy(at);
         assert!(has_room(&load, at + FIRST_PAUSE));
     }
@@ -309,7 +318,7 @@ mod tests {
         for _ in 0..20 {
             load.busy(now);
             for _ in 0..MAKES_UP {
-                answered(&mut [&mut load], 0, ms(1));
+                answered(&mut [&mut load], 0, ms(1), Instant::now());
             }
             now += FIRST_PAUSE;
         }
@@ -317,7 +326,7 @@ mod tests {
         // One signature now and then, so that it is not forgotten.
         for _ in 0..4 {
             load.busy(now);
-            answered(&mut [&mut load], 0, ms(1));
+            answered(&mut [&mut load], 0, ms(1), Instant::now());
             now += FIRST_PAUSE;
         }
         assert!(load.is_avoided(now) && !load.is_avoided(now + AVOIDED));
@@ -336,7 +345,7 @@ mod tests {
     fn late_attempts_of_one_line__should_leave_half_of_the_window_to_others() {
         let (mut load, began) = (SignerLoad::new(2), Instant::now());
         assert_eq!(load.window.size(), 8);
-        answered(&mut [&mut load], 0, ms(20));
+        answered(&mut [&mut load], 0, ms(20), Instant::now());
         let of = |line| LineStanding {
             line,
             is_failing: false,
@@ -381,7 +390,7 @@ mod tests {
     fn late_attempt_of_many_inputs__should_leave_half_of_the_window() {
         for inputs in [12, 252] {
             let (mut load, began) = (SignerLoad::new(2), Instant::now());
-            answered(&mut [&mut load], 0, ms(20));
+            answered(&mut [&mut load], 0, ms(20), Instant::now());
             let of = |line, is_failing| LineStanding { line, is_failing };
             let room = |load: &SignerLoad, now, of| load.has_room(now, Overdraft::None, Some(of));
             load.begin(began, 1, (1, 0, inputs));
@@ -406,7 +415,7 @@ mod tests {
     #[test]
     fn large_attempt__should_be_late_later() {
         let (mut load, now) = (SignerLoad::new(1), Instant::now());
-        answered(&mut [&mut load], 0, ms(100));
+        answered(&mut [&mut load], 0, ms(100), Instant::now());
         load.begin(now, 1, (1, 3, 8));
         assert!(!load.became_late(now, now + ms(2_399)) && load.became_late(now, now + ms(2_400)));
         // Of which nothing is known.
@@ -423,7 +432,7 @@ mod tests {
             let (one, other) = [(0, 2), (1, 2), (0, 1)][round % 3];
             let took = if other == 2 { 216 } else { 16 };
             let [first, second] = loads.get_disjoint_mut([one, other]).unwrap();
-            answered(&mut [first, second], 0, ms(took));
+            answered(&mut [first, second], 0, ms(took), Instant::now());
         }
         let answers = |loads: &[SignerLoad; 3]| {
             let answers: Vec<_> = loads.iter().map(|load| load.answer(0)).collect();
@@ -434,7 +443,7 @@ mod tests {
         // Its trouble is over: a few tries, and it is one of them.
         for _ in 0..4 {
             let [first, third] = loads.get_disjoint_mut([0, 2]).unwrap();
-            answered(&mut [first, third], 0, ms(16));
+            answered(&mut [first, third], 0, ms(16), Instant::now());
         }
         assert_eq!(answers(&loads), [0, 0, 0]);
         // Another one stops.

@@ -27,8 +27,9 @@ pub(super) struct SignerCandidate {
     pub avoided: bool,
     /// Smaller goes first: how suspect, how slow.
     pub standing: (u8, u8),
-    /// Among those that stand alike: whether it would go beyond its window, sessions it is in, whose turn.
-    pub turn: (bool, usize, usize),
+    /// Among those that stand alike: whether it may have stopped, whether it would go beyond its window, sessions it
+    /// is in, whose turn.
+    pub turn: (bool, bool, usize, usize),
 }
 
 /// What has gone wrong with one request so far.
@@ -358,7 +359,7 @@ mod tests {
                 free: true,
                 avoided: false,
                 standing: (0, 0),
-                turn: (false, 0, number.into()),
+                turn: (false, false, 0, number.into()),
             })
             .collect()
     }
@@ -371,7 +372,7 @@ mod tests {
     fn pick__should_prefer_the_prompt_and_idle() {
         let mut all = candidates(&[true, true, true]);
         all[0].standing = (1, 0);
-        all[1].turn = (false, 9, 0);
+        all[1].turn = (false, false, 9, 0);
         let signing_set = pick(all, 2, &AttemptFailures::default(), &BTreeSet::new())
             .ok()
             .unwrap();

@@ -425,10 +425,13 @@ impl ClusterInner {
             second = ?team,
             "slow signing attempt: starting a second one in parallel"
         );
+        let is_free = team.is_free;
         if !self.begin_attempt(run, team)? {
             return Ok(Some(SECOND_TEAM_INTERVAL));
         }
-        self.node_registry.second_team_sent(&run.ask);
+        if !is_free {
+            self.node_registry.second_team_sent(&run.ask);
+        }
         meter::second_team();
         Ok(None)
     }

@@ -301,6 +301,31 @@ async fn silent_signer__should_be_waited_for_no_longer_than_nearly_all_attempts_
     assert!(times[29] < most, "{times:?}, usually {usual:?}");
 }
 
+/// So many at a time, each as soon as one before it is done; how long each took.
+async fn times_of_crowd(test: &TestCluster, root: &RootKey, at_once: usize) -> Vec<Duration> {
+    let clients = (0..at_once).map(|_| times(test, root, 8));
+    let mut times = join_all(clients).await.concat();
+    times.sort();
+    times
+}
+
+/// All come at once, after the signer has stopped: half of them or more begin with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_signer__should_be_waited_for_no_longer_when_all_are_busy() {
+    const AT_ONCE: usize = 32;
+    let (bus, test, root) = cluster(3, Curve::Secp256k1).await;
+    times_of_crowd(&test, &root, AT_ONCE).await;
+    let usual = times_of_crowd(&test, &root, AT_ONCE).await;
+    bus.deaf.lock().unwrap().insert(test.nodes[2].identity.id());
+    let times = times_of_crowd(&test, &root, AT_ONCE).await;
+    let (longest, usual) = (times.last().unwrap(), usual.last().unwrap());
+    println!("longest {longest:?}, undisturbed {usual:?}");
+    assert!(
+        *longest < Duration::from_millis(600) + 2 * *usual,
+        "{times:?}"
+    );
+}
+
 /// Of two vaults that share a node, one needs another node that lives and hears nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_holder_of_one_vault__should_not_take_the_places_of_others() {

@@ -194,12 +194,6 @@ impl SignerPlaces {
         group
     }
 
-    /// How many attempts of this size would be as much as signers of its line work on.
-    fn at_once(&self, ask: &SigningAsk) -> u32 {
-        let at_once = self.lines.under_way(&ask.key) / ask.work.max(1);
-        u32::try_from(at_once).unwrap_or(u32::MAX).max(1)
-    }
-
     /// A request has joined the line, or has left it.
     fn note_waiting(&mut self, key: &LineKey) {
         let waits = self.lines.waits(key);
@@ -250,6 +244,12 @@ impl SignerPlaces {
     }
 }
 
+/// How many attempts of this size would be as much as signers of its line work on.
+fn at_once(lines: &WaitingLines<SignerWaiter>, ask: &SigningAsk) -> u32 {
+    let at_once = lines.under_way(&ask.key) / ask.work.max(1);
+    u32::try_from(at_once).unwrap_or(u32::MAX).max(1)
+}
+
 /// Looks for attempts that become late. Should it end by a panic, another one begins with the next request that waits.
 struct LateWatch(Weak<NodeRegistry>);
 
@@ -279,6 +279,10 @@ pub(in crate::cluster) struct SigningSet {
     pub signers: Vec<NodeId>,
     /// It tries a signer that is known to be slow.
     pub tries_slow: bool,
+    /// Beside one that waits for a signer that may have stopped: it costs none of what second teams may.
+    pub is_free: bool,
+    /// How many attempts signers of the line worked on when it began.
+    at_once: u32,
     registry: Arc<NodeRegistry>,
     key: LineKey,
     work: usize,
@@ -354,7 +358,7 @@ impl NodeRegistry {
         if state.places.lines.is_behind(&ask.key, place) {
             return Err(NoSigningSet::Full);
         }
-        let chosen = self.choose(&mut state, ask, failures, Overdraft::None);
+        let chosen = self.choose(&mut state, ask, failures, None);
         if matches!(chosen, Err(NoSigningSet::Full)) {
             state.places.were_full(&ask.key);
         }
@@ -362,9 +366,9 @@ impl NodeRegistry {
     }
 
     /// Another team, beside those that are at work, the last since `sent`: none of them, and only if not too
-    /// many attempts have had one lately. It may go beyond the windows: by half where attempts that were sent
-    /// later are done, which shows that only this one is stuck; else by one session, so that signers that all
-    /// become slow do not get more to do.
+    /// many attempts have had one lately, or only signers of this one have signed since. It may go beyond the windows:
+    /// by half where attempts that were sent later are done, which shows that only this one is stuck; else by one
+    /// session, so that signers that all become slow do not get more to do.
     pub(in crate::cluster) fn second_team(
         self: &Arc<Self>,
         ask: &SigningAsk,
@@ -384,19 +388,30 @@ impl NodeRegistry {
         let mut state = lock(&self.state);
         let group = state.places.group(&ask.key);
         let credit = group.credit;
-        if credit < SECOND_TEAM {
-            return None;
-        }
         let overdraft = match group.newest_done.is_some_and(|done| done > sent) {
             true => Overdraft::Half,
             false => Overdraft::One,
         };
-        let chosen = self.choose(&mut state, ask, &failures, overdraft).ok()?;
+        let beside = (overdraft, sent);
+        let chosen = self.choose(&mut state, ask, &failures, Some(beside));
+        let chosen = chosen.ok()?;
         let signers = sorted(&chosen.signers);
         if at_work.iter().any(|team| sorted(team) == signers) {
             return None;
         }
-        let set = self.begin(&mut state, None, ask, chosen);
+        let loads = &state.places.loads;
+        let has_signed = |node: &NodeId| {
+            let load = loads.get(&(*node, ask.key.scheme));
+            load.is_some_and(|load| load.has_signed_since(sent))
+        };
+        // What makes all slow makes no such difference between signers.
+        let is_free = signers.iter().all(has_signed)
+            && at_work.iter().all(|team| !team.iter().all(has_signed));
+        if !is_free && credit < SECOND_TEAM {
+            return None;
+        }
+        let mut set = self.begin(&mut state, None, ask, chosen);
+        set.is_free = is_free;
         // First attempts earn second teams; these earn none.
         state.places.group(&ask.key).credit = credit;
         Some(set)
@@ -555,7 +570,7 @@ impl NodeRegistry {
         unmeasured: Duration,
     ) -> Duration {
         let mut state = lock(&self.state);
-        let at_once = state.places.at_once(ask);
+        let at_once = at_once(&state.places.lines, ask);
         let paces = &state.places.group(&ask.key).paces;
         paces.second_after(ask.class, unmeasured, at_once)
     }
@@ -570,7 +585,8 @@ impl NodeRegistry {
     ) {
         let now = Instant::now();
         let mut state = lock(&self.state);
-        let at_once = state.places.at_once(ask);
+        // The last ones of a crowd have signed beside others as well, although those are done.
+        let at_once = at_once(&state.places.lines, ask).max(team.at_once);
         let group = state.places.group(&ask.key);
         group.newest_done = group.newest_done.max(now.checked_sub(took));
         group.is_failing = false;
@@ -591,7 +607,7 @@ impl NodeRegistry {
         for load in &mut team {
             load.window.signed(ask.class, ask.work, took, now);
         }
-        answered(&mut team, ask.class, took);
+        answered(&mut team, ask.class, took, now);
     }
 
     /// The nodes were in a team that was not done after so long, when another one was.

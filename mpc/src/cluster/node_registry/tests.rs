@@ -288,6 +288,68 @@ async fn second_team__should_cost_nothing_when_it_was_not_sent() {
     assert_eq!(begun, 8);
 }
 
+/// A signer has stopped, and holds as many attempts as it may.
+#[tokio::test(start_paused = true)]
+async fn second_teams__should_be_of_signers_that_have_signed_since_and_then_cost_nothing() {
+    let (node_registry, nodes) = registry_of::<3>();
+    let [.., stopped] = nodes;
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let place = node_registry.come(&ask, TURN);
+    let sent = tokio::time::Instant::now();
+    let sets = std::iter::from_fn(|| node_registry.take_place(&ask, place, &none).ok());
+    let (stuck, mut good): (Vec<_>, Vec<_>) = sets.partition(|set| set.signers.contains(&stopped));
+    assert_eq!((stuck.len(), good.len()), (4, 2));
+    // Nothing is known yet: no team may be better than another.
+    assert!(stuck.iter().chain(&good).all(|set| !set.is_free));
+    for _ in 0..40 {
+        tokio::time::advance(Duration::from_millis(20)).await;
+        let took = Duration::from_millis(15);
+        let done = good.pop().unwrap();
+        node_registry.answered(&ask, &done, took, None);
+        drop(done);
+        for stuck in &stuck {
+            let team = node_registry.second_team(&ask, &[&stuck.signers], sent, &none);
+            let team = team.unwrap();
+            assert!(!team.signers.contains(&stopped) && team.is_free);
+        }
+        good.extend(node_registry.take_place(&ask, place, &none));
+    }
+    // One that is slow with all signers at work has no such reason.
+    let team = good.pop().unwrap();
+    let sent = tokio::time::Instant::now() - Duration::from_secs(10);
+    let second = node_registry.second_team(&ask, &[&team.signers], sent, &none);
+    assert!(second.is_none_or(|second| !second.is_free));
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_team__should_not_begin_later_because_a_crowd_has_ended() {
+    let (node_registry, nodes) = registry_of::<3>();
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let take = || {
+        let place = node_registry.come(&ask, TURN);
+        node_registry.take_place(&ask, place, &none).ok()
+    };
+    let mut at_work: std::collections::VecDeque<_> = std::iter::from_fn(take).collect();
+    let all = at_work.len() as u32;
+    let took = Duration::from_millis(20) * all;
+    let usual = took + Duration::from_millis(1);
+    for round in 0..300 {
+        let done = at_work.pop_front().unwrap();
+        node_registry.answered(&ask, &done, took, None);
+        drop(done);
+        // Nobody comes after these.
+        if round < 300 - all {
+            at_work.push_back(take().unwrap());
+        }
+    }
+    assert!(at_work.is_empty());
+    at_work.extend(std::iter::from_fn(take));
+    let after = node_registry.second_after(&ask, Duration::from_secs(3));
+    assert!(after <= usual, "{after:?}, usually {usual:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn second_team__should_go_beyond_no_window_where_others_have_room() {
     let (node_registry, nodes) = registry_of::<4>();

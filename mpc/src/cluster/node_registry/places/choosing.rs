@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use covault_core::{order::NodeId, scheme::Scheme};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{ChosenSigners, MOST_CREDIT, PlacementResult, SignerWaiter, SigningAsk, SigningSet};
+use super::{
+    ChosenSigners, MOST_CREDIT, PlacementResult, SignerWaiter, SigningAsk, SigningSet, at_once,
+};
 use crate::{
     cluster::{
         line::{LineKey, ServeResult, WaitingLines},
@@ -44,7 +46,7 @@ impl NodeRegistry {
                     return ServeResult::Full;
                 };
                 let ask = waiter.ask.clone();
-                let chosen = self.choose(&mut state, &ask, &waiter.failures, Overdraft::None);
+                let chosen = self.choose(&mut state, &ask, &waiter.failures, None);
                 let outcome = match chosen {
                     Err(NoSigningSet::Full) => {
                         state.places.were_full(key);
@@ -79,13 +81,14 @@ impl NodeRegistry {
     }
 
     /// A team: live nodes, those that are suspect last, then those that are slow, then those beyond their windows, the
-    /// least busy first.
+    /// least busy first. `beside`: how far it may go beyond windows to stand beside an attempt that was sent then; of
+    /// its signers one may have stopped, so those that have signed since go before the others that stand alike.
     pub(super) fn choose(
         &self,
         state: &mut State,
         ask: &SigningAsk,
         failures: &AttemptFailures,
-        overdraft: Overdraft,
+        beside: Option<(Overdraft, Instant)>,
     ) -> Result<ChosenSigners, NoSigningSet> {
         #[cfg(test)]
         {
@@ -93,6 +96,7 @@ impl NodeRegistry {
         }
         let (key, class, vault) = (&ask.key, ask.class, ask.party.0);
         let (now_ms, now) = (self.clock.now_ms(), Instant::now());
+        let overdraft = beside.map_or(Overdraft::None, |(overdraft, _)| overdraft);
         state.mistrusted_pairs.retain(|_, until| now_ms < *until);
         for node in &key.holders {
             // Who has not announced itself is not asked, and may have any number of threads.
@@ -170,6 +174,9 @@ impl NodeRegistry {
                     avoided: load(node).is_some_and(|load| load.is_avoided(now)),
                     standing: (level, slow),
                     turn: (
+                        beside.is_some_and(|(_, sent)| {
+                            load(node).is_none_or(|load| !load.has_signed_since(sent))
+                        }),
                         load(node).is_none_or(|load| !load.has_room(now, Overdraft::None, of))
                             && overdraft != Overdraft::None,
                         places.sessions.get(node).copied().unwrap_or(0),
@@ -222,12 +229,13 @@ impl NodeRegistry {
         let group = places.group(key);
         group.attempts = group.attempts.wrapping_add(1);
         group.credit = group.credit.saturating_add(1).min(MOST_CREDIT);
-        lines
-            .unwrap_or(&mut places.lines)
-            .begin(key, &ask.party, work);
+        let lines = lines.unwrap_or(&mut places.lines);
+        lines.begin(key, &ask.party, work);
         SigningSet {
             signers,
             tries_slow,
+            is_free: false,
+            at_once: at_once(lines, ask),
             registry: Arc::clone(self),
             key: key.clone(),
             work,
