@@ -70,9 +70,11 @@ impl AdminListener {
         stop: StopSignal,
     ) -> anyhow::Result<()> {
         let most = ServerLimits::OPERATORS.max_connections;
+        let most = patience.max_connections.min(most);
         let limits = ServerLimits {
-            max_connections: patience.max_connections.min(most),
-            max_per_address: None,
+            max_connections: most,
+            // Who has no token could else keep operators out with connections alone.
+            max_per_address: Some((most / 4).max(1)),
             ..patience
         };
         let tls = match &self.socket {

@@ -19,6 +19,10 @@ mod health;
 mod http;
 mod identities;
 mod listeners;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/support/log.rs"]
+mod log_capture;
 mod metrics;
 mod node_questions;
 mod openapi;

@@ -40,6 +40,7 @@ use crate::{
         Api, ApiSide,
         admission::{Admission, AdmissionLimits, CallRate},
         auth::Tokens,
+        refusals::RefusalLog,
     },
     callback::HttpCallback,
     chain_nodes,
@@ -370,10 +371,11 @@ pub async fn orchestrator(
         gateway: gateway.clone(),
         bus_reachable: {
             let cluster = Arc::clone(&cluster);
-            Box::new(move || cluster.bus_reachable())
+            Arc::new(move || cluster.bus_reachable())
         },
         tokens: Tokens::new(&tokens.platform, tokens.admin.as_ref()),
         admission: Admission::new(&terms(serve, &config.limits)),
+        refusals: Arc::new(RefusalLog::new()),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         max_body_bytes: serve.max_body_bytes,

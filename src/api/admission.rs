@@ -1,43 +1,24 @@
 //! Admission: how many calls are in progress at once, and how fast an address and a token may call.
 
-use std::{
-    collections::HashMap, hash::Hash, net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use covault_actors::gateway::{Share, Shares};
 use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::TokenId,
 };
-use governor::{
-    Quota, RateLimiter,
-    clock::{Clock, DefaultClock, Reference},
-    middleware::NoOpMiddleware,
-    nanos::Nanos,
-    state::{InMemoryState, NotKeyed, StateStore},
-};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub use super::limiter::CallRate;
 use super::{
     address::network,
+    limiter::{Limiter, MonotonicTicks},
     meter::{self, Refused},
 };
 
-/// How many addresses, and how many tokens, are remembered at most, evicted least recently seen first.
-/// A key takes about 100 bytes.
-const REMEMBERED: usize = 100_000;
 /// What a call without a known token costs its address, beside what every call costs.
 const PENALTY: usize = 9;
-
-/// How fast a client may call.
-#[derive(Clone, Copy, Debug)]
-pub struct CallRate {
-    /// Calls per second for ever; 0: as fast as they can.
-    pub per_second: u32,
-    /// Calls at once, after a rest.
-    pub burst: u32,
-}
 
 /// What is admitted.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +37,8 @@ pub struct AdmissionLimits {
     pub per_address: CallRate,
 }
 
+/// Calls of operators in progress at once: they are few.
+const MAX_OPERATORS_IN_FLIGHT: usize = 256;
 /// What an answer takes beside its bytes, in bytes.
 const ANSWER_OVERHEAD: usize = 1024;
 /// What a listener that does not read has waiting, in bytes: 16 events ([`crate::http::events`]).
@@ -83,6 +66,7 @@ impl From<Fault> for CallRefusal {
 
 /// The gate that every call goes through.
 pub struct Admission {
+    limits: AdmissionLimits,
     in_flight: Arc<Semaphore>,
     in_flight_of: Arc<Shares<TokenId>>,
     bytes: Arc<Shares<TokenId>>,
@@ -160,6 +144,7 @@ impl Admission {
     fn on(terms: &AdmissionLimits, ticks: &MonotonicTicks) -> Self {
         let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
         Self {
+            limits: *terms,
             in_flight: Arc::new(Semaphore::new(permits)),
             in_flight_of: Shares::new(permits),
             bytes: Shares::new(terms.max_in_flight_bytes),
@@ -168,6 +153,16 @@ impl Admission {
             tokens: Limiter::new(terms.per_token, ticks),
             addresses: Limiter::new(terms.per_address, ticks),
         }
+    }
+
+    /// The gate of operators: with rates and limits like these, and counts of its own, so that clients keep no operator out,
+    /// nor operators clients.
+    pub fn for_operators(&self) -> Self {
+        let limits = self.limits;
+        Self::new(&AdmissionLimits {
+            max_in_flight: limits.max_in_flight.min(MAX_OPERATORS_IN_FLIGHT),
+            ..limits
+        })
     }
 
     /// Takes a place among the calls in progress.
@@ -296,104 +291,6 @@ fn limited(what: &str, wait: Duration) -> CallRefusal {
             format!("{what}; try again in {seconds} seconds"),
         ),
         retry_after: Some(seconds),
-    }
-}
-
-/// A clock that never goes back.
-#[derive(Clone)]
-struct MonotonicTicks(Arc<dyn Fn() -> Duration + Send + Sync>);
-
-impl MonotonicTicks {
-    fn monotonic() -> Self {
-        let clock = DefaultClock::default();
-        let began = clock.now();
-        Self(Arc::new(move || {
-            let since: Nanos = Reference::duration_since(&clock.now(), began);
-            since.into()
-        }))
-    }
-}
-
-impl Clock for MonotonicTicks {
-    type Instant = Duration;
-
-    fn now(&self) -> Duration {
-        (self.0)()
-    }
-}
-
-/// One rate for each key.
-struct Limiter<K: Hash + Eq + Clone> {
-    cells: RateLimiter<K, RecentCallers<K>, MonotonicTicks, NoOpMiddleware<Duration>>,
-    ticks: MonotonicTicks,
-}
-
-impl<K: Hash + Eq + Clone> Limiter<K> {
-    fn new(rate: CallRate, ticks: &MonotonicTicks) -> Option<Self> {
-        let per_second = NonZeroU32::new(rate.per_second)?;
-        let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
-        let quota = Quota::per_second(per_second).allow_burst(burst);
-        Some(Self {
-            cells: RateLimiter::new(quota, RecentCallers::new(REMEMBERED), ticks.clone()),
-            ticks: ticks.clone(),
-        })
-    }
-
-    /// One call more; or how long to wait for it.
-    fn check(&self, key: &K) -> Result<(), Duration> {
-        self.cells
-            .check_key(key)
-            .map_err(|until| until.wait_time_from(self.ticks.now()))
-    }
-}
-
-/// The states of the keys seen last, in two generations: when the young one is full, the old one
-/// is forgotten and the young one becomes old. Anyone who calls again is young again; so a spray of
-/// addresses cannot make clients that keep calling forgotten, nor the memory grow.
-struct RecentCallers<K> {
-    generations: Mutex<Generations<K>>,
-    /// Keys in one generation.
-    most: usize,
-}
-
-struct Generations<K> {
-    young: HashMap<K, InMemoryState>,
-    old: HashMap<K, InMemoryState>,
-}
-
-impl<K> RecentCallers<K> {
-    fn new(remembered: usize) -> Self {
-        Self {
-            generations: Mutex::new(Generations {
-                young: HashMap::new(),
-                old: HashMap::new(),
-            }),
-            most: (remembered / 2).max(1),
-        }
-    }
-}
-
-impl<K: Hash + Eq + Clone> StateStore for RecentCallers<K> {
-    type Key = K;
-
-    fn measure_and_replace<T, F, E>(&self, key: &K, f: F) -> Result<T, E>
-    where
-        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
-    {
-        let mut guard = self.generations.lock();
-        let generations = &mut *guard;
-        if !generations.young.contains_key(key) {
-            let state = generations.old.remove(key).unwrap_or_default();
-            if generations.young.len() >= self.most {
-                generations.old = std::mem::take(&mut generations.young);
-            }
-            generations.young.insert(key.clone(), state);
-        }
-        generations
-            .young
-            .entry(key.clone())
-            .or_default()
-            .measure_and_replace(&NotKeyed::NonKey, f)
     }
 }
 
@@ -638,21 +535,5 @@ mod tests {
             gate.address("192.0.2.1".parse().expect("address"))
                 .expect("off");
         }
-    }
-
-    #[test]
-    fn memory__should_stay_bounded_and_keep_who_keeps_calling() {
-        let recent = RecentCallers::<u32>::new(100);
-        let touch = |key| recent.measure_and_replace(&key, |state| Ok::<_, ()>((state, 7.into())));
-        assert_eq!(touch(0), Ok(None));
-        for stranger in 1..10_000 {
-            assert_eq!(touch(stranger), Ok(None));
-            if stranger % 40 == 0 {
-                assert_eq!(touch(0), Ok(Some(7.into())), "forgotten at {stranger}");
-            }
-            let generations = recent.generations.lock();
-            assert!(generations.young.len() + generations.old.len() <= 100);
-        }
-        assert_eq!(touch(1), Ok(None), "long ago");
     }
 }

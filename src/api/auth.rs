@@ -7,11 +7,14 @@ use covault_core::{
     fault::{Class, Fault},
     port::Entropy,
     schema::service::Audience,
-    token::{self, TokenAccess, TokenHash, TokenKind, TokenVaults},
+    token::{self, ApiToken, TokenAccess, TokenHash, TokenKind, TokenVaults},
 };
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::{Api, Credentials};
+use super::{
+    Api, Credentials,
+    refusals::{KnownToken, OF_THE_FILE, RefusedCall},
+};
 
 /// The two tokens of files: the admin token, where it is in use, and the platform token that reaches every vault. Only
 /// their hashes are kept. All others are in the store.
@@ -49,10 +52,48 @@ impl Tokens {
 /// [`Class::Unauthenticated`] without a token that is known and may be used now,
 /// [`Class::Forbidden`] for one that does not open it, or not from this address.
 pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, Fault> {
+    let refused = match find(api, &credentials).await {
+        Ok(caller) => return Ok(caller),
+        Err(refused) => refused,
+    };
+    let RefusedToken { fault, known } = refused;
+    let is_admin = known.as_ref().is_some_and(|token| token.is_admin);
+    if is_admin || credentials.audience == Audience::Admin {
+        api.refusals.note(&RefusedCall {
+            token: known.as_ref(),
+            address: credentials.address,
+            operation: credentials.operation,
+            request_id: credentials.request_id,
+            fault: &fault,
+        });
+    }
+    Err(fault)
+}
+
+/// A token that does not open what is asked, and which it is, where that is known.
+struct RefusedToken {
+    fault: Fault,
+    known: Option<KnownToken>,
+}
+
+impl From<Fault> for RefusedToken {
+    fn from(fault: Fault) -> Self {
+        Self { fault, known: None }
+    }
+}
+
+async fn find(api: &Api, credentials: &Credentials<'_>) -> Result<Caller, RefusedToken> {
     let token = credentials.token.ok_or_else(Fault::unauthenticated)?;
     let hash = TokenHash::of(token);
     if let Some(opens) = api.tokens.opens(&hash) {
-        check_audience(opens, credentials.audience)?;
+        check_audience(opens, credentials.audience).map_err(|fault| RefusedToken {
+            fault,
+            known: (opens == Audience::Admin).then(|| KnownToken {
+                id: hash.id(),
+                name: OF_THE_FILE.to_owned(),
+                is_admin: true,
+            }),
+        })?;
         return Ok(Caller {
             token: hash.id(),
             vaults: VaultScope::All,
@@ -64,18 +105,23 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
     }
     // What was never one of ours is refused without asking the store.
     if !token::is_token(token) {
-        return Err(Fault::unauthenticated());
+        return Err(Fault::unauthenticated().into());
     }
-    stored(api, &hash, &credentials).await
+    let record = api.gateway.token(&hash).await?;
+    let record = record.ok_or_else(Fault::unauthenticated)?;
+    stored(api, &record, credentials).map_err(|fault| RefusedToken {
+        fault,
+        known: Some(KnownToken {
+            id: record.id,
+            is_admin: record.kind.role().is_some(),
+            name: record.name,
+        }),
+    })
 }
 
 /// Who calls with a token of the store.
-async fn stored(
-    api: &Api,
-    hash: &TokenHash,
-    credentials: &Credentials<'_>,
-) -> Result<Caller, Fault> {
-    let record = api.gateway.authenticate(hash).await?;
+fn stored(api: &Api, record: &ApiToken, credentials: &Credentials<'_>) -> Result<Caller, Fault> {
+    api.gateway.check_token(record)?;
     let opens = match record.kind {
         TokenKind::Platform => Audience::Platform,
         TokenKind::Sweep => Audience::Sweep,
@@ -92,14 +138,14 @@ async fn stored(
     }
     Ok(Caller {
         token: record.id,
-        vaults: match record.vaults {
+        vaults: match &record.vaults {
             TokenVaults::All => VaultScope::All,
-            TokenVaults::Only(vaults) => VaultScope::Only(vaults),
+            TokenVaults::Only(vaults) => VaultScope::Only(vaults.clone()),
         },
         access: record.access,
         admin: record.kind.role().map(|role| AdminCaller {
             role,
-            token: Some(record.name),
+            token: Some(record.name.clone()),
         }),
         request_id: credentials.request_id.to_owned(),
         person: None,
@@ -136,10 +182,13 @@ impl CallerRecheck {
         let credentials = Credentials {
             token: None,
             audience,
+            operation: "",
             address: self.address,
             request_id: &self.caller.request_id,
         };
-        if stored(api, hash, &credentials).await? == self.caller {
+        let record = api.gateway.token(hash).await?;
+        let record = record.ok_or_else(Fault::unauthenticated)?;
+        if stored(api, &record, &credentials)? == self.caller {
             return Ok(());
         }
         Err(Fault::new(

@@ -17,7 +17,7 @@ pub const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 90.0,
 ];
 
-/// Calls and connections that were refused as too many, by what was exceeded.
+/// Calls and connections that were refused as too many, by what was exceeded, or for their admin token.
 const REFUSED: &str = "covault_refused_total";
 
 /// The operation of calls that reach none.
@@ -36,7 +36,8 @@ pub fn describe() {
     );
     describe_counter!(
         REFUSED,
-        "Calls and connections that were refused because there were too many, by what there was too much of"
+        "Calls and connections that were refused because there were too many, by what there was too much of; \
+         admin_token: calls refused for their admin token"
     );
     // Shown before there is one.
     for why in Refused::ALL {
@@ -44,7 +45,7 @@ pub fn describe() {
     }
 }
 
-/// What there was too much of.
+/// What there was too much of, or else the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Calls per second of a token or an address.
@@ -57,15 +58,18 @@ pub enum Refused {
     Connections,
     /// Listeners to events.
     Listeners,
+    /// Not too much: an admin token, or what came in place of one, does not open this, or not from there.
+    AdminToken,
 }
 
 impl Refused {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Rate,
         Self::InFlight,
         Self::Bytes,
         Self::Connections,
         Self::Listeners,
+        Self::AdminToken,
     ];
 
     fn name(self) -> &'static str {
@@ -75,6 +79,7 @@ impl Refused {
             Self::Bytes => "bytes",
             Self::Connections => "connections",
             Self::Listeners => "listeners",
+            Self::AdminToken => "admin_token",
         }
     }
 }

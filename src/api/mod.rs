@@ -5,8 +5,10 @@ pub mod address;
 pub mod admission;
 pub mod auth;
 pub mod headers;
+mod limiter;
 pub mod meter;
 pub mod overload;
+pub mod refusals;
 
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -27,6 +29,7 @@ use self::{
     admission::{Admission, AnswerShare, CallRefusal, InFlight},
     auth::Tokens,
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
+    refusals::{KnownToken, RefusalLog, RefusedCall},
 };
 
 /// What is said while the bus is away.
@@ -57,11 +60,13 @@ pub struct Api {
     /// The door to everything else.
     pub gateway: Gateway,
     /// Whether the bus was reachable when it was last used.
-    pub bus_reachable: Box<dyn Fn() -> bool + Send + Sync>,
+    pub bus_reachable: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Who may call.
     pub tokens: Tokens,
     /// How much, and how fast.
     pub admission: Admission,
+    /// Calls that were refused for their admin token.
+    pub refusals: Arc<RefusalLog>,
     /// For request times in the log.
     pub clock: Arc<dyn Clock>,
     /// For request ids.
@@ -82,6 +87,8 @@ pub struct Credentials<'a> {
     pub token: Option<&'a str>,
     /// Whose operation is called.
     pub audience: Audience,
+    /// Its name, for the log.
+    pub operation: &'a str,
     /// The client's address: the peer's, or what the trusted proxies say.
     pub address: Option<IpAddr>,
     /// The id of the call, for errors and the log.
@@ -89,6 +96,24 @@ pub struct Credentials<'a> {
 }
 
 impl Api {
+    /// The API as operators have it: with places and rates of its own, and no proxy is trusted. Who says that it calls for
+    /// another address is the caller itself there.
+    pub fn for_operators(&self) -> Self {
+        Self {
+            gateway: self.gateway.clone(),
+            bus_reachable: Arc::clone(&self.bus_reachable),
+            tokens: self.tokens.clone(),
+            admission: self.admission.for_operators(),
+            refusals: Arc::clone(&self.refusals),
+            clock: Arc::clone(&self.clock),
+            entropy: Arc::clone(&self.entropy),
+            max_body_bytes: self.max_body_bytes,
+            body_timeout: self.body_timeout,
+            trusted_proxies: 0,
+            strict_idempotency: self.strict_idempotency,
+        }
+    }
+
     /// The client's address of a request; nothing when the server does not know its peer.
     pub fn client_address(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
         let Peer(peer) = extensions.get::<Peer>()?;
@@ -170,6 +195,8 @@ impl Api {
 pub struct AdmittedCall<'a> {
     /// Who calls.
     pub caller: &'a Caller,
+    /// From where.
+    pub address: Option<IpAddr>,
     /// What is called.
     pub operation: &'static RegisteredOperation,
     /// The body; not parsed yet.
@@ -189,12 +216,24 @@ impl Api {
     ) -> Result<(OperationResponse, AnswerShare), Fault> {
         let AdmittedCall {
             caller,
+            address,
             operation,
             body,
             idempotency,
         } = call;
         let answer = self.gateway.call(caller, operation, body, idempotency);
-        let answer = unless_it_panics(answer).await?;
+        let answer = unless_it_panics(answer).await;
+        let answer = answer.inspect_err(|fault| {
+            if let Some(admin) = &caller.admin {
+                self.refusals.note(&RefusedCall {
+                    token: Some(&KnownToken::of_operator(caller.token, admin)),
+                    address,
+                    operation: operation.descriptor().name(),
+                    request_id: &caller.request_id,
+                    fault,
+                });
+            }
+        })?;
         let is_command = operation.descriptor().is_command();
         let bytes = answer.response.len();
         let share = self.admission.answer(caller.token, bytes, is_command)?;

@@ -23,7 +23,7 @@ use axum::{
     routing::post,
 };
 use covault_actors::{
-    gateway::{Caller, OperationResponse, RequestBody},
+    gateway::{OperationResponse, RequestBody},
     operations::{self, RegisteredOperation},
 };
 use covault_core::fault::{Class, Fault};
@@ -157,12 +157,12 @@ impl OperationMethod {
         request: Request,
         in_flight: Arc<InFlight>,
     ) -> Result<Response<tonic::body::Body>, Status> {
+        let address = (self.api).client_address(request.extensions(), request.headers());
         let credentials = Credentials {
             token: headers::token(request.headers()),
             audience: self.operation.descriptor().audience(),
-            address: self
-                .api
-                .client_address(request.extensions(), request.headers()),
+            operation: self.operation.descriptor().name(),
+            address,
             request_id: id,
         };
         let caller = self.api.admit(credentials, &in_flight).await;
@@ -195,7 +195,14 @@ impl OperationMethod {
             let (key, caller) = (key.clone(), &caller);
             async move {
                 room.map_err(|refusal| status::of(refusal, id))?;
-                self.run(id, caller, key, message).await
+                let call = AdmittedCall {
+                    caller,
+                    address,
+                    operation: self.operation,
+                    body: RequestBody::Protobuf(&message),
+                    idempotency: key,
+                };
+                self.run(id, call).await
             }
         });
         let mut grpc = Grpc::new(RawCodec)
@@ -236,16 +243,8 @@ impl OperationMethod {
     async fn run(
         &self,
         id: &str,
-        caller: &Caller,
-        idempotency: Option<String>,
-        body: Bytes,
+        call: AdmittedCall<'_>,
     ) -> Result<tonic::Response<Bytes>, Status> {
-        let call = AdmittedCall {
-            caller,
-            operation: self.operation,
-            body: RequestBody::Protobuf(&body),
-            idempotency,
-        };
         let answer = self.api.call(call).await;
         let (answer, share) = answer.map_err(|fault| status::of(fault, id))?;
         let mut response = self.respond(answer)?;

@@ -84,6 +84,7 @@ async fn listen(
     let credentials = || Credentials {
         token: headers::token(headers),
         audience: Audience::Platform,
+        operation: PATH,
         address: api.client_address(extensions, headers),
         request_id,
     };

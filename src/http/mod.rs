@@ -22,7 +22,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use covault_actors::{
-    gateway::{Caller, OperationResponse, RequestBody},
+    gateway::{OperationResponse, RequestBody},
     operations::{self, RegisteredOperation},
 };
 use covault_core::{
@@ -35,7 +35,6 @@ use tower::ServiceExt as _;
 use self::error::HttpError;
 use crate::api::{
     self, AdmittedCall, Api, ApiSide, Credentials,
-    address::FORWARDED_FOR,
     admission::{AnswerShare, CallRefusal, InFlight},
     headers::{self, REQUEST_ID, RequestId},
     meter::{MeasuredCall, NO_OPERATION, Transport},
@@ -80,7 +79,7 @@ pub fn router(api: &Arc<Api>, side: ApiSide, stop: &StopSignal) -> Result<Router
         ApiSide::Operators => docs::admin_routes()?,
     };
     let not_found_in = Arc::clone(api);
-    let router = router
+    Ok(router
         .merge(open.route_layer(middleware::from_fn_with_state(
             Arc::clone(api),
             rate_limited,
@@ -89,31 +88,21 @@ pub fn router(api: &Arc<Api>, side: ApiSide, stop: &StopSignal) -> Result<Router
         .layer(middleware::from_fn_with_state(
             Arc::clone(api),
             assign_request_id,
-        ));
-    Ok(match side {
-        ApiSide::Clients => router,
-        ApiSide::Operators => router.layer(middleware::from_fn(without_proxies)),
-    })
+        )))
 }
 
-/// No proxy is trusted where operators call: who says that it calls for another address is the caller itself.
-async fn without_proxies(mut request: Request, next: Next) -> Response<Body> {
-    request.headers_mut().remove(FORWARDED_FOR);
-    next.run(request).await
-}
-
-/// The admin API of one listener: gRPC for who speaks it, REST for the others.
+/// The admin API of one listener, beside an API of clients: gRPC for who speaks it, REST for the others.
 ///
 /// # Errors
 /// As [`router`], and [`grpc::router`].
 pub fn operators_router(
-    api: &Arc<Api>,
+    api: &Api,
     longest_call: Duration,
     stop: &StopSignal,
 ) -> Result<Router, Fault> {
-    let rest = router(api, ApiSide::Operators, stop)?;
-    let grpc = grpc::router(api, ApiSide::Operators, longest_call, stop)?
-        .layer(middleware::from_fn(without_proxies));
+    let api = Arc::new(api.for_operators());
+    let rest = router(&api, ApiSide::Operators, stop)?;
+    let grpc = grpc::router(&api, ApiSide::Operators, longest_call, stop)?;
     Ok(Router::new().fallback(move |request: Request| {
         let side = if grpc::is_grpc(request.headers()) {
             grpc.clone()
@@ -194,9 +183,19 @@ impl Route {
         request: Request,
     ) -> Result<(OperationResponse, AnswerShare), HttpError> {
         let in_flight = self.api.admission.enter()?;
-        let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
+        let address = (self.api).client_address(request.extensions(), request.headers());
+        let credentials = Credentials {
+            token: headers::token(request.headers()),
+            audience: self.descriptor().audience(),
+            operation: self.descriptor().name(),
+            address,
+            request_id,
+        };
+        let caller = self.api.admit(credentials, &in_flight).await?;
+        let (idempotency, body) = self.check(request, &in_flight).await?;
         let call = AdmittedCall {
             caller: &caller,
+            address,
             operation: self.operation,
             body: RequestBody::Json(&body),
             idempotency,
@@ -204,21 +203,13 @@ impl Route {
         self.api.call(call).await.map_err(HttpError::from)
     }
 
-    /// Checks everything about a request but its meaning.
+    /// Checks everything about an admitted request but its meaning.
     async fn check(
         &self,
-        request_id: &str,
         request: Request,
         in_flight: &InFlight,
-    ) -> Result<(Caller, Option<String>, Bytes), HttpError> {
+    ) -> Result<(Option<String>, Bytes), HttpError> {
         let (head, body) = request.into_parts();
-        let credentials = Credentials {
-            token: headers::token(&head.headers),
-            audience: self.descriptor().audience(),
-            address: self.api.client_address(&head.extensions, &head.headers),
-            request_id,
-        };
-        let caller = self.api.admit(credentials, in_flight).await?;
         check_content(&head.headers)?;
         let key = if self.descriptor().takes_idempotency_key() {
             headers::idempotency_key(&head.headers)?
@@ -226,7 +217,7 @@ impl Route {
             None
         };
         let body = self.read(&head.headers, body, in_flight).await?;
-        Ok((caller, key, body))
+        Ok((key, body))
     }
 
     async fn read(

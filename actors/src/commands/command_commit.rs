@@ -7,29 +7,57 @@ use std::sync::{
 };
 
 use covault_core::{fault::Fault, ids::TokenId};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     audit::AuditActor,
     commands::idempotency::IdempotencyRecord,
-    process::limits::Share,
+    process::limits::{Share, Shares, permits, too_many},
     store::{Batch, Key, Precondition},
 };
+
+/// Places for commands in progress, in all and for each token.
+pub struct CommandPlaces {
+    most: usize,
+    all: Arc<Semaphore>,
+    of_tokens: Arc<Shares<TokenId>>,
+}
+
+impl CommandPlaces {
+    /// So many places, all of them free.
+    pub fn new(most: usize) -> Self {
+        Self {
+            most: permits(most),
+            all: Arc::new(Semaphore::new(permits(most))),
+            of_tokens: Shares::new(most),
+        }
+    }
+
+    /// Takes a place for a command of a token.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when there is none, or the token has its share.
+    pub fn take(&self, token: TokenId) -> Result<Arc<CommandPermit>, Fault> {
+        let share = self.of_tokens.take(&[token], 1)?;
+        let place = Arc::clone(&self.all).try_acquire_owned();
+        Ok(Arc::new(CommandPermit {
+            _place: place.map_err(|_| too_many())?,
+            _share: share,
+        }))
+    }
+
+    /// Waits until no command has a place.
+    pub async fn drained(&self) {
+        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
+        // Nobody closes it.
+        let _ = self.all.acquire_many(all).await;
+    }
+}
 
 /// Counts a command as one in progress, and as one of its token.
 pub struct CommandPermit {
     _place: OwnedSemaphorePermit,
     _share: Share<TokenId>,
-}
-
-impl CommandPermit {
-    /// What was taken for it.
-    pub fn new(place: OwnedSemaphorePermit, share: Share<TokenId>) -> Self {
-        Self {
-            _place: place,
-            _share: share,
-        }
-    }
 }
 
 impl std::fmt::Debug for CommandPermit {

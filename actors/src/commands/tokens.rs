@@ -37,18 +37,15 @@ pub async fn find(services: &Services, which: &str) -> Result<(ApiToken, u64), F
     found.ok_or_else(unknown)
 }
 
-/// The token of a hash.
+/// The token of a hash, in whatever state.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Unauthenticated`] when it is unknown, expired or revoked: callers cannot tell which.
-pub async fn authenticate(services: &Services, hash: &TokenHash) -> Result<ApiToken, Fault> {
-    let (record, _) = services
-        .load::<ApiToken>(&rows::token(hash.id()))
-        .await?
-        .filter(|(record, _)| record.hash.matches(hash))
-        .ok_or_else(Fault::unauthenticated)?;
-    check_active(services, &record)?;
-    Ok(record)
+/// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
+pub async fn of_hash(services: &Services, hash: &TokenHash) -> Result<Option<ApiToken>, Fault> {
+    let found = services.load::<ApiToken>(&rows::token(hash.id())).await?;
+    Ok(found
+        .map(|(record, _)| record)
+        .filter(|record| record.hash.matches(hash)))
 }
 
 /// The row of a caller's token, or of the person who calls, in the version in which it may be used now; `None` for a token of a
@@ -56,7 +53,7 @@ pub async fn authenticate(services: &Services, hash: &TokenHash) -> Result<ApiTo
 /// another call, for the end of a request.
 ///
 /// # Errors
-/// As [`authenticate`].
+/// As [`check_active`], and when the store cannot be read.
 pub async fn in_use(services: &Services, caller: &Caller) -> Result<Option<(Key, u64)>, Fault> {
     if let Some(person) = &caller.person {
         return users::in_use(services, person.id).await.map(Some);
@@ -72,7 +69,11 @@ pub async fn in_use(services: &Services, caller: &Caller) -> Result<Option<(Key,
     Ok(Some((key, version)))
 }
 
-fn check_active(services: &Services, record: &ApiToken) -> Result<(), Fault> {
+/// Whether a token may be used now.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Unauthenticated`] when it is expired or revoked: callers cannot tell which.
+pub fn check_active(services: &Services, record: &ApiToken) -> Result<(), Fault> {
     match record.state(services.now_ms()) {
         TokenState::Active => Ok(()),
         state => Err(Fault::unauthenticated().caused_by(format_args!(

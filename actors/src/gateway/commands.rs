@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use covault_core::fault::{Class, Fault};
+use covault_core::{
+    fault::{Class, Fault},
+    schema::service::Audience,
+};
 
 use super::GatewayInner;
 use crate::{
@@ -15,7 +18,6 @@ use crate::{
         tokens,
     },
     operations::{self, OperationCall, RegisteredOperation},
-    process::limits::too_many,
 };
 
 /// A command of a caller.
@@ -51,7 +53,7 @@ impl GatewayInner {
         if !command.caller.admin.as_ref().is_some_and(is_unnamed) {
             self.client_gate.check(&self.services).await?;
         }
-        let permit = self.permit(&command.caller)?;
+        let permit = self.permit(&command)?;
         match &command.request {
             Ok(_) => self.dispatch(&command, permit).await,
             // Only the key can answer it, which any process can look up.
@@ -65,7 +67,7 @@ impl GatewayInner {
         command: &ClientCommand,
     ) -> Option<Result<OperationResponse, Fault>> {
         // Before it is looked whether this one stops: a stop waits for all permits.
-        let permit = self.permit(&command.caller);
+        let permit = self.permit(command);
         if self.closing.load(Ordering::SeqCst) {
             return None;
         }
@@ -81,11 +83,16 @@ impl GatewayInner {
         admins_only(command.operation.descriptor(), &command.caller)
     }
 
-    fn permit(&self, caller: &Caller) -> Result<Arc<CommandPermit>, Fault> {
-        let share = self.commands_of.take(&[caller.token], 1)?;
-        let place = Arc::clone(&self.commands).try_acquire_owned();
-        let place = place.map_err(|_| too_many())?;
-        Ok(Arc::new(CommandPermit::new(place, share)))
+    fn permit(&self, command: &ClientCommand) -> Result<Arc<CommandPermit>, Fault> {
+        let caller = &command.caller;
+        let is_for_admins = command.operation.descriptor().audience() == Audience::Admin;
+        // The service itself calls operations of clients.
+        let places = if caller.admin.is_some() && is_for_admins {
+            &self.operator_commands
+        } else {
+            &self.commands
+        };
+        places.take(caller.token)
     }
 
     /// Runs a command in this process.

@@ -19,13 +19,14 @@ use std::{
 use covault_core::{
     deposit::transfer::FollowedChain,
     fault::Fault,
-    ids::{OrchestratorId, TokenId},
+    ids::OrchestratorId,
     token::{ApiToken, TokenAccess, TokenHash},
 };
+use futures::future::join;
 use prost::Message as _;
 use ractor::{Actor, ActorCell};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::{
     audit::{self, AuditActor},
@@ -38,7 +39,7 @@ use crate::{
     changes::{ChangeHub, follower},
     commands::{
         caller::{admins_only, full_access},
-        command_commit::CommandCommit,
+        command_commit::{CommandCommit, CommandPlaces},
         idempotency::KeyLocks,
         tokens,
     },
@@ -48,7 +49,7 @@ use crate::{
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
     port::NodeView,
-    process::{limits::permits, waiters::CompletionWaiters},
+    process::waiters::CompletionWaiters,
     requests::{tracker, tracking::work_queue},
     root::{self, RootSupervisor},
     services::{Listeners, Services},
@@ -82,6 +83,8 @@ pub use crate::{
 
 /// How long [`Gateway::leave`] waits, and [`Gateway::stop`] for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Commands of operators in progress: those of clients take none of these places.
+const MAX_OPERATOR_COMMANDS: usize = 100;
 /// How often it is looked whether others have all vaults of this orchestrator.
 const LEAVE_POLL: Duration = Duration::from_millis(20);
 
@@ -109,9 +112,9 @@ struct GatewayInner {
     readiness: Readiness,
     command_bus: Arc<dyn CommandBus>,
     /// Commands in progress, also when their callers have stopped waiting.
-    commands: Arc<Semaphore>,
-    /// Those of one token.
-    commands_of: Arc<Shares<TokenId>>,
+    commands: CommandPlaces,
+    /// Those of operators.
+    operator_commands: CommandPlaces,
     leaving: AtomicBool,
     closing: AtomicBool,
 }
@@ -187,11 +190,10 @@ impl Gateway {
                 services.tasks.spawn(sweeper.run());
             }
         }
-        let max_commands = services.settings.max_commands;
         let gateway = Self {
             inner: Arc::new(GatewayInner {
-                commands: Arc::new(Semaphore::new(permits(max_commands))),
-                commands_of: Shares::new(max_commands),
+                commands: CommandPlaces::new(services.settings.max_commands),
+                operator_commands: CommandPlaces::new(MAX_OPERATOR_COMMANDS),
                 command_bus,
                 vaults,
                 services,
@@ -257,9 +259,10 @@ impl Gateway {
         if self.inner.services.runs_vaults {
             let _ = self.inner.root.send_message(root::Msg::Leave);
         }
-        let all = permits(self.inner.services.settings.max_commands);
-        let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let drained = self.inner.commands.acquire_many(all);
+        let drained = join(
+            self.inner.commands.drained(),
+            self.inner.operator_commands.drained(),
+        );
         if tokio::time::timeout(STOP_PATIENCE, drained).await.is_err() {
             tracing::warn!("commands are still in progress; stopping anyway");
         }
@@ -369,12 +372,20 @@ impl Gateway {
             .unwrap_or_else(|error| Err(Fault::bug(error)))
     }
 
-    /// The token of a hash, when it may be used now.
+    /// The token of a hash, whether it may be used or not; `None`: there is none.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unauthenticated`] otherwise.
-    pub async fn authenticate(&self, hash: &TokenHash) -> Result<ApiToken, Fault> {
-        tokens::authenticate(&self.inner.services, hash).await
+    /// When the store cannot be read.
+    pub async fn token(&self, hash: &TokenHash) -> Result<Option<ApiToken>, Fault> {
+        tokens::of_hash(&self.inner.services, hash).await
+    }
+
+    /// Whether a token may be used now.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unauthenticated`] when it is expired or revoked: callers cannot tell which.
+    pub fn check_token(&self, token: &ApiToken) -> Result<(), Fault> {
+        tokens::check_active(&self.inner.services, token)
     }
 
     /// The accounts of people who use the console.

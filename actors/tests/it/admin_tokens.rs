@@ -31,7 +31,7 @@ fn message<T: std::fmt::Debug>(answer: Result<T, Fault>) -> String {
 
 async fn caller(gateway: &Gateway, role: AdminRole) -> Caller {
     let made = make(gateway, new_token(role.name(), TokenKind::Admin(role))).await;
-    let record = gateway.authenticate(&TokenHash::of(&made.secret)).await;
+    let record = gateway.token(&TokenHash::of(&made.secret)).await.unwrap();
     assert_eq!(record.unwrap().kind, TokenKind::Admin(role));
     let token = made.token.unwrap();
     assert_eq!(

@@ -57,7 +57,10 @@ pub async fn make(gateway: &Gateway, new: CreateTokenRequest) -> CreateTokenResp
 }
 
 async fn look_up(gateway: &Gateway, token: &str) -> Result<ApiToken, Fault> {
-    gateway.authenticate(&TokenHash::of(token)).await
+    let record = gateway.token(&TokenHash::of(token)).await?;
+    let record = record.ok_or_else(Fault::unauthenticated)?;
+    gateway.check_token(&record)?;
+    Ok(record)
 }
 
 async fn revoke(gateway: &Gateway, which: &str) -> Result<Token, Fault> {

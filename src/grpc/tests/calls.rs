@@ -1,6 +1,9 @@
 //! Calls of operations.
 
-use covault_actors::operations::{CreateSigningRequest, CreateWallet};
+use covault_actors::{
+    gateway::Caller,
+    operations::{CreateSigningRequest, CreateWallet},
+};
 use covault_core::schema::wire;
 
 use super::*;

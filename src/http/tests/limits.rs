@@ -116,6 +116,40 @@ async fn address__should_be_limited_before_its_token_is_looked_at() {
 }
 
 #[tokio::test]
+async fn clients_and_operators__should_not_keep_each_other_out() {
+    let limits = AdmissionLimits {
+        max_in_flight: 2,
+        per_token: TWO,
+        per_address: TWO,
+        ..UNLIMITED
+    };
+    let api = api_with(|api| api.admission = Admission::new(&limits)).await;
+    let clients = router(&api, ApiSide::Clients, &never()).expect("routes");
+    let operators = operators_router(&api, Duration::from_secs(60), &never()).expect("routes");
+    // Both of this machine, as behind a proxy of clients and over the socket of operators.
+    let from_here = "127.0.0.1:1";
+    let client = async || {
+        let request = request(from_here, "platform", PATH, Body::from("{}"));
+        answer(&clients, request).await.0
+    };
+    let operator = async || {
+        let request = request(from_here, "admin", "/admin/v1/listVaults", Body::from("{}"));
+        answer(&operators, request).await.0
+    };
+    let places = [api.admission.enter(), api.admission.enter()];
+    assert!(places.iter().all(Result::is_ok));
+    assert_eq!(client().await, 503);
+    assert_eq!(operator().await, 200);
+    drop(places);
+    // Each has its own burst of two.
+    assert_eq!(
+        [client().await, client().await, client().await],
+        [ADMITTED, ADMITTED, 429]
+    );
+    assert_eq!([operator().await, operator().await], [200, 429]);
+}
+
+#[tokio::test]
 async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way() {
     let app = app(AdmissionLimits {
         max_in_flight: 1,

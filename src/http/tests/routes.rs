@@ -38,6 +38,7 @@ use crate::{
         admission::{Admission, AdmissionLimits, CallRate},
         auth::Tokens,
         headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
+        refusals::RefusalLog,
     },
 };
 
@@ -192,12 +193,13 @@ pub(crate) async fn api_of(
     .expect("starts");
     let mut api = Api {
         gateway,
-        bus_reachable: Box::new(|| false),
+        bus_reachable: Arc::new(|| false),
         tokens: Tokens::new(
             &SecretString::from("platform"),
             Some(&SecretString::from("admin")),
         ),
         admission: Admission::new(&UNLIMITED),
+        refusals: Arc::new(RefusalLog::new()),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         max_body_bytes: 2000,

@@ -1,12 +1,15 @@
 //! Tokens of the store at the routes: what each kind opens, and where from.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::{
     routes::{TestRequest, app, post, vault},
     *,
 };
-use crate::api::address::Peer;
+use crate::{api::address::Peer, log_capture::LogCapture};
 
 async fn admin(app: &Router, operation: &str, body: Value) -> (u16, Value) {
     let path = format!("/admin/v1/{operation}");
@@ -249,4 +252,70 @@ async fn sweep__should_make_a_deposit_wallet_once_it_is_configured() {
     .await;
     assert_eq!((status, &watch["address"]), (200, &json!(tron)), "{watch}");
     assert!(watch["uuid"].is_string());
+}
+
+#[tokio::test]
+async fn refused_admin_tokens__should_be_in_the_log_by_name_and_never_as_they_are() {
+    let app = app().await;
+    let written = LogCapture::start(LevelFilter::INFO);
+    let admin_token = |name: &str, allow: &str| {
+        json!({"name": name, "kind": "admin", "role": "viewer", "allow": [allow],
+            "expiresAtMs": "4000000000000"})
+    };
+    let (anna, _) = made(&app, admin_token("anna", "127.0.0.1")).await;
+    let (bert, _) = made(&app, admin_token("bert", "192.0.2.0/24")).await;
+    let (carl, id) = made(&app, admin_token("carl", "127.0.0.1")).await;
+    admin(&app, "revokeToken", json!({"token": id})).await;
+    let (shop, _) = made(&app, token("shop", "platform")).await;
+    let here = app.layer(Extension(Peer(SocketAddr::from(([127, 0, 0, 1], 1)))));
+    let lines = || written.lines("refused a call for its admin token");
+    const REVOKE: &str = "/admin/v1/revokeToken";
+    for (path, token, expected, words) in [
+        // A viewer gives no commands, nor reads the audit log, whoever has the token.
+        (
+            REVOKE,
+            &anna,
+            403,
+            ["anna", "revokeToken", "read_only_token"],
+        ),
+        (
+            ADMIN,
+            &bert,
+            403,
+            ["bert", "listTokens", "IP is not allowed"],
+        ),
+        (ADMIN, &carl, 401, ["carl", "listTokens", "is revoked"]),
+        (
+            ADMIN,
+            &"guess".to_owned(),
+            401,
+            ["127.0.0.1", "listTokens", "unauthenticated"],
+        ),
+        (
+            ADMIN,
+            &shop,
+            403,
+            ["shop", "listTokens", "use an admin token"],
+        ),
+    ] {
+        let before = lines().len();
+        for _ in 0..3 {
+            assert_eq!(status(&here, path, token).await, expected, "{words:?}");
+        }
+        let said = lines();
+        assert_eq!(said.len(), before + 1, "{words:?}: {said:#?}");
+        for word in words {
+            assert!(said[before].contains(word), "{word}: {}", said[before]);
+        }
+    }
+    // What is refused to clients is not of interest here, but for an admin token that is tried there.
+    let before = lines().len();
+    assert_eq!(status(&here, PLATFORM, "guess").await, 401);
+    assert_eq!(status(&here, ADMIN, &anna).await, 200);
+    assert_eq!(lines().len(), before);
+    let elsewhere = here.layer(Extension(Peer(SocketAddr::from(([127, 0, 0, 9], 1)))));
+    assert_eq!(status(&elsewhere, PLATFORM, &anna).await, 403);
+    for secret in [&anna, &bert, &carl, &shop, "guess"] {
+        assert!(!written.text().contains(secret), "{secret}");
+    }
 }
