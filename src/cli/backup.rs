@@ -19,7 +19,7 @@ use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
 use super::{
-    CommandFinding,
+    CommandFinding, answer,
     audit::{print_heads, read_heads},
     client::{AdminClient, ConnectionArgs},
     print_line,
@@ -39,6 +39,9 @@ pub enum Command {
     Restore(RestoreBackupArgs),
     /// Admit clients again after a restore, once you have resolved everything that they were told since the backup.
     Resume {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -139,11 +142,10 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Create(args) => create(args).await,
         Command::Verify(args) => verify(&args),
         Command::Restore(args) => restore(&args).await,
-        Command::Resume { target } => {
+        Command::Resume { json, target } => {
             let request = admin::LetClientsInRequest {};
-            target.client()?.call::<LetClientsIn>(&request).await?;
-            print_line("the service takes requests again");
-            Ok(())
+            let let_in = target.client()?.call::<LetClientsIn>(&request).await?;
+            answer(json, &let_in, |_| "the service takes requests again")
         }
     }
 }

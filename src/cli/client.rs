@@ -16,6 +16,7 @@ use crate::{
     api::headers::{CODE, IDEMPOTENCY_KEY},
     config::{
         AdminAddress, Config,
+        contexts::{Contexts, check_typed},
         credentials::{ADDRESS, service_of_environment},
     },
     files,
@@ -39,7 +40,7 @@ pub struct ConnectionArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     config: Option<PathBuf>,
     /// The orchestrator's admin API: unix:/PATH of its socket, or a URL, e.g. https://10.20.0.21:8083. Where neither this
-    /// nor --config is given, COVAULT_ADDR and COVAULT_TOKEN_FILE count.
+    /// nor --config is given, COVAULT_ADDR and COVAULT_TOKEN_FILE count, and then the context in use (covault context).
     #[arg(long, value_name = "URL", requires = "token_file", value_parser = admin_url)]
     url: Option<String>,
     /// The file that holds an admin token (covault token create --kind admin). With --config: in place of the token that the
@@ -86,6 +87,8 @@ pub struct AdminClient {
     shown: String,
     token: SecretString,
     http: reqwest::Client,
+    /// The context in which a person is asked before what cannot be undone.
+    confirms: Option<String>,
 }
 
 /// Where the API is, and a token of it.
@@ -154,6 +157,16 @@ impl ConnectionArgs {
         {
             self.url = Some(admin_url(&url).map_err(|problem| anyhow!("{ADDRESS}: {problem}"))?);
             self.token_file.get_or_insert(token_file);
+        }
+        if !self.is_named()
+            && let Some((name, context)) = Contexts::of_this_person()?.in_use()?
+        {
+            let url = admin_url(&context.addr);
+            let url = url.map_err(|problem| anyhow!("context {name}: addr: {problem}"))?;
+            let token_file = self.token_file.as_ref().unwrap_or(&context.token_file);
+            let mut client = AdminClient::new(&url, token_file, client_builder())?;
+            client.confirms = context.confirm.then(|| name.to_owned());
+            return Ok(client);
         }
         match (self.url, self.token_file) {
             (Some(url), Some(token_file)) => AdminClient::new(&url, &token_file, client_builder()),
@@ -248,7 +261,27 @@ impl AdminClient {
             shown: url.to_owned(),
             token: files::read_token(token_file)?,
             http: builder.build()?,
+            confirms: None,
         })
+    }
+
+    /// Whether this is a context in which a person is asked before what cannot be undone.
+    pub fn confirms(&self) -> bool {
+        self.confirms.is_some()
+    }
+
+    /// Has a person type a name before `deed`, in a context that wants that.
+    ///
+    /// # Errors
+    /// When another name is typed, or nothing.
+    pub fn confirm(&self, deed: &str, name: &str, yes: bool) -> anyhow::Result<()> {
+        let Some(context) = self.confirms.as_ref().filter(|_| !yes) else {
+            return Ok(());
+        };
+        eprint!("context {context}: {deed}. Type {name:?} to go on: ");
+        let mut typed = String::new();
+        std::io::stdin().read_line(&mut typed)?;
+        check_typed(&typed, name)
     }
 
     /// Why the service takes no work; nothing where it does.
@@ -393,6 +426,7 @@ mod tests {
             shown: String::new(),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            confirms: None,
         };
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -465,6 +499,7 @@ mod tests {
             shown: String::new(),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            confirms: None,
         };
         // Answers nothing before it is told to.
         let answering = tokio::sync::watch::channel(false);

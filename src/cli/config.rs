@@ -20,6 +20,9 @@ pub enum Command {
         /// What is to run with it.
         #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
         role: CheckedRole,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Print the settings in force, each with its origin. Secrets are not shown.
     Show {
@@ -47,7 +50,7 @@ pub enum CheckedRole {
 /// What is wrong.
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Check { file, role } => {
+        Command::Check { file, role, json } => {
             let loaded = match role {
                 CheckedRole::Serve => Config::load(file.as_deref()),
                 CheckedRole::Signer => Config::load_for_signer(file.as_deref()),
@@ -62,7 +65,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 || "the environment".to_owned(),
                 |file| file.display().to_string(),
             );
-            for variable in report(&name, checked)? {
+            for variable in report(&name, checked, json)? {
                 eprintln!("{variable}: unknown variable, ignored");
             }
             Ok(())
@@ -91,17 +94,22 @@ pub fn run(command: Command) -> anyhow::Result<()> {
 }
 
 /// Says what is wrong, a line for each problem.
-fn report<T>(name: &str, checked: Result<T, ConfigError>) -> anyhow::Result<T> {
+fn report<T>(name: &str, checked: Result<T, ConfigError>, json: bool) -> anyhow::Result<T> {
+    let problems = checked.as_ref().err().map(ConfigError::each);
+    let problems = problems.unwrap_or_default();
+    if json {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let report = serde_json::json!({"file": name, "problems": problems});
+        print_line(format_args!("{report:#}"));
+    } else if checked.is_ok() {
+        print_line(format_args!("{name}: no problem found"));
+    } else {
+        problems.iter().for_each(print_line);
+    }
     let error = match checked {
-        Ok(found) => {
-            print_line(format_args!("{name}: no problem found"));
-            return Ok(found);
-        }
+        Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    for problem in error.each() {
-        print_line(problem);
-    }
     let count = error.each().len();
     let problems = if count == 1 { "problem" } else { "problems" };
     Err(CommandFinding::error(format!("{name}: {count} {problems}")).into())

@@ -3,7 +3,7 @@
 use covault_actors::operations::{ReconcileDeposits, RescanDeposits, RestartDeposits, StopRescan};
 use covault_core::schema::admin;
 
-use super::{client::ConnectionArgs, print_line};
+use super::{answer, client::ConnectionArgs};
 
 /// Deposits.
 #[derive(Debug, clap::Subcommand)]
@@ -24,6 +24,9 @@ pub enum Command {
         /// End the rescan that is in progress instead, where it is.
         #[arg(long, conflicts_with_all = ["from", "to"])]
         stop: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -35,6 +38,9 @@ pub enum Command {
         /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]
         chain: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -49,6 +55,9 @@ pub enum Command {
         /// The block: the first of which the two chains may differ, or one before it; not newer than the newest that was final.
         #[arg(long, value_name = "NUMBER")]
         from: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -61,15 +70,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             from,
             to,
             stop,
+            json,
             orchestrator,
         } => {
             let (network, chain_id) = chain_of(chain);
             if stop {
                 let request = admin::StopRescanRequest { network, chain_id };
                 let client = orchestrator.client()?;
-                client.call::<StopRescan>(&request).await?;
-                print_line("the rescan has ended");
-                return Ok(());
+                let ended = client.call::<StopRescan>(&request).await?;
+                return answer(json, &ended, |_| "the rescan has ended");
             }
             let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
             let request = admin::RescanDepositsRequest {
@@ -79,24 +88,26 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 to,
             };
             let client = orchestrator.client()?;
-            client.call::<RescanDeposits>(&request).await?;
-            print_line(format_args!(
-                "blocks {from} to {to} are being looked through"
-            ));
+            let begun = client.call::<RescanDeposits>(&request).await?;
+            answer(json, &begun, |_| {
+                format!("blocks {from} to {to} are being looked through")
+            })
         }
         Command::Reconcile {
             chain,
+            json,
             orchestrator,
         } => {
             let (network, chain_id) = chain_of(chain);
             let request = admin::ReconcileDepositsRequest { network, chain_id };
             let client = orchestrator.client()?;
-            client.call::<ReconcileDeposits>(&request).await?;
-            print_line("the balances are being compared");
+            let begun = client.call::<ReconcileDeposits>(&request).await?;
+            answer(json, &begun, |_| "the balances are being compared")
         }
         Command::Restart {
             chain,
             from,
+            json,
             orchestrator,
         } => {
             let (network, chain_id) = chain_of(chain);
@@ -106,13 +117,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 from,
             };
             let client = orchestrator.client()?;
-            client.call::<RestartDeposits>(&request).await?;
-            print_line(format_args!(
-                "the chain is followed again from block {from} on"
-            ));
+            let begun = client.call::<RestartDeposits>(&request).await?;
+            answer(json, &begun, |_| {
+                format!("the chain is followed again from block {from} on")
+            })
         }
     }
-    Ok(())
 }
 
 /// The network and chain id of a chain.

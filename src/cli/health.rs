@@ -22,6 +22,9 @@ pub struct Args {
     /// What runs with it.
     #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
     role: CheckedRole,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -61,13 +64,21 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let asked = builder.build()?.get(&url).timeout(PATIENCE).send().await;
     let answer = asked.with_context(|| format!("{url} does not answer; is the process up?"))?;
     let status = answer.status();
+    let print = |up: bool, reason: Option<&str>| {
+        if args.json {
+            print_line(serde_json::json!({"up": up, "reason": reason}));
+        } else if up {
+            print_line("it is up");
+        }
+    };
     if status.is_success() {
-        print_line("it is up");
+        print(true, None);
         return Ok(());
     }
     let said: serde_json::Value = answer.json().await.unwrap_or_default();
     let reason = said.get("reason").and_then(serde_json::Value::as_str);
     let reason = reason.map_or_else(|| format!("{url} answers {status}"), visible);
+    print(false, Some(&reason));
     Err(CommandFinding::cannot_sign(reason).into())
 }
 

@@ -10,6 +10,7 @@ mod client;
 mod client_signer;
 mod completions;
 mod config;
+mod context;
 mod deposits;
 mod dev;
 mod doctor;
@@ -122,6 +123,9 @@ enum Command {
     RedisAcl(redis_acl::Args),
     Health(health::Args),
     Load(load::Args),
+    /// Contexts: which orchestrator commands call where nothing else names one (docs/tokens.md, "Contexts").
+    #[command(subcommand)]
+    Context(context::Command),
     /// Configuration files: check one, print the settings in force.
     #[command(subcommand)]
     Config(config::Command),
@@ -177,6 +181,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Doctor(args) => Box::pin(doctor::run(args)),
         Command::Health(args) => Box::pin(health::run(args)),
         Command::Load(args) => Box::pin(load::run(args)),
+        Command::Context(command) => Box::pin(context::run(command)),
         Command::Config(command) => return config::run(command),
         Command::Completions(args) => return completions::completions(&args),
         Command::Man(args) => return completions::man(&args),
@@ -261,6 +266,19 @@ fn answer_json<T: prost::Message + prost::Name>(message: &T) -> anyhow::Result<(
     Ok(())
 }
 
+/// Prints what an orchestrator has answered: as JSON where that is wanted, else in words.
+fn answer<T, S>(json: bool, message: &T, words: impl FnOnce(&T) -> S) -> anyhow::Result<()>
+where
+    T: prost::Message + prost::Name,
+    S: std::fmt::Display,
+{
+    if json {
+        return answer_json(message);
+    }
+    print_line(words(message));
+    Ok(())
+}
+
 /// A text of the service's as part of a line.
 fn one_line(text: &str) -> String {
     approve::visible(text).replace('\n', " ")
@@ -320,6 +338,67 @@ mod tests {
     #[test]
     fn cli__should_be_well_formed() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Those that have no orchestrator answer them, or whose output is a document, a file or a secret already.
+    const WITHOUT_JSON: &[&str] = &[
+        "address verify",
+        "audit export",
+        "audit verify",
+        "backup create",
+        "backup restore",
+        "backup verify",
+        "client-signer",
+        "completions",
+        "context use",
+        "dev",
+        "man",
+        "node approver-link",
+        "node clear-unused",
+        "node evidence",
+        "node forget-prepared",
+        "node freeze",
+        "node init",
+        "node permit",
+        "node primes",
+        "node restore",
+        "node retired",
+        "node thaw",
+        "node veto",
+        "openapi",
+        "policy approver",
+        "policy check",
+        "recover",
+        "redis-acl",
+        "serve",
+        "signer",
+        "vault approvals propose",
+        "vault approvals sign",
+        "vault backup",
+    ];
+
+    /// The commands below one, by their whole names, that do not print JSON.
+    fn without_json(command: &clap::Command, name: &str) -> Vec<String> {
+        let below =
+            |sub: &clap::Command| without_json(sub, format!("{name} {}", sub.get_name()).trim());
+        if command.has_subcommands() {
+            return command.get_subcommands().flat_map(below).collect();
+        }
+        let has_json = command
+            .get_arguments()
+            .any(|argument| argument.get_long() == Some("json"));
+        if has_json {
+            Vec::new()
+        } else {
+            vec![name.to_owned()]
+        }
+    }
+
+    #[test]
+    fn commands__should_print_json_where_an_orchestrator_answers() {
+        let mut found = without_json(&super::Cli::command(), "");
+        found.sort();
+        assert_eq!(found, WITHOUT_JSON);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use covault_core::{
 use serde_json::Value;
 
 use super::{
-    CommandFinding, ago, answer_json,
+    CommandFinding, ago, answer, answer_json,
     approve::{details, visible},
     client::{ConnectionArgs, PlatformConnectionArgs},
     hint, one_line, print_line, table,
@@ -106,6 +106,9 @@ pub enum Command {
         /// have come. Look up what has used their nonce or outputs first.
         #[arg(long, value_name = "NUMBER", default_value_t = 0)]
         older: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -178,13 +181,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::ForgetRefused {
             uuid,
             older,
+            json,
             orchestrator,
         } => {
             let request = admin::ForgetRefusedTransactionRequest { uuid, older };
             let client = orchestrator.client()?;
             let forgotten = client.call::<ForgetRefusedTransaction>(&request).await?;
-            print_line(format!("forgot {}", forgotten.tx_hashes.join(", ")));
-            Ok(())
+            answer(json, &forgotten, |forgotten| {
+                format!("forgot {}", forgotten.tx_hashes.join(", "))
+            })
         }
     }
 }

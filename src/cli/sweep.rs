@@ -6,7 +6,7 @@ use covault_actors::operations::{
 use covault_core::schema::admin::{self, SweepNetwork, Token};
 
 use super::{
-    answer_json,
+    answer, answer_json,
     client::{AdminClient, ConnectionArgs},
     print_line, vault,
 };
@@ -38,6 +38,9 @@ pub enum Command {
         /// Make a new secret for the webhooks of the token, and print it. The old one is void at once.
         #[arg(long)]
         new_webhook_secret: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -74,6 +77,9 @@ pub enum Command {
         /// How fees of tokens are paid: topup.
         #[arg(long, value_name = "METHOD")]
         method: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -111,6 +117,9 @@ pub enum AssetCommand {
         /// The least amount that is swept, in the smallest unit.
         #[arg(long, value_name = "AMOUNT")]
         minimum: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -118,6 +127,9 @@ pub enum AssetCommand {
     Remove {
         #[command(flatten)]
         asset: AssetArgs,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -161,6 +173,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             target,
             webhook,
             new_webhook_secret,
+            json,
             orchestrator,
         } => {
             let client = orchestrator.client()?;
@@ -177,6 +190,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 new_webhook_secret,
             };
             let now = client.call::<ConfigureSweep>(&request).await?;
+            if json {
+                return answer_json(&now);
+            }
             show(now.token.unwrap_or_default(), &now.networks, &client).await?;
             if let Some(secret) = now.webhook_secret {
                 print_line("The secret of the token's webhooks; it is not shown again:");
@@ -187,6 +203,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Asset(AssetCommand::Add {
             asset,
             minimum,
+            json,
             orchestrator,
         }) => {
             let client = orchestrator.client()?;
@@ -199,10 +216,14 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 minimum,
             };
             let now = client.call::<AddSweepAsset>(&request).await?;
+            if json {
+                return answer_json(&now);
+            }
             show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
         Command::Asset(AssetCommand::Remove {
             asset,
+            json,
             orchestrator,
         }) => {
             let client = orchestrator.client()?;
@@ -214,6 +235,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 contract: asset.contract,
             };
             let now = client.call::<RemoveSweepAsset>(&request).await?;
+            if json {
+                return answer_json(&now);
+            }
             show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
         Command::Rules {
@@ -226,6 +250,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             max_top_up,
             max_wait,
             method,
+            json,
             orchestrator,
         } => {
             let client = orchestrator.client()?;
@@ -242,8 +267,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 max_top_up,
             };
             let now = client.call::<SetSweepRules>(&request).await?;
-            print_line(rules_text(&now.rules.unwrap_or_default()));
-            Ok(())
+            answer(json, &now.rules.unwrap_or_default(), rules_text)
         }
         Command::Status {
             token,

@@ -12,7 +12,7 @@ use covault_core::{
 use prost_types::Timestamp;
 
 use super::{
-    answer_json,
+    answer, answer_json,
     client::{AdminClient, ConnectionArgs},
     hint, print_line, vault,
 };
@@ -37,6 +37,12 @@ pub enum Command {
         /// Its id, or its name.
         #[arg(value_name = "TOKEN")]
         token: String,
+        /// Do not ask, in a context that asks (covault context).
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -90,6 +96,9 @@ pub struct CreateTokenArgs {
     /// When it expires: after a duration (90d, 12h, 30m), or at a time (2027-01-31T00:00:00Z). Default: never.
     #[arg(long, value_name = "WHEN", required_if_eq("kind", "admin"))]
     expires: Option<String>,
+    /// Print JSON, the token itself in "secret".
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: ConnectionArgs,
 }
@@ -98,12 +107,29 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => create(args).await,
         Command::List { json, target } => list(json, &target.client()?).await,
-        Command::Revoke { token, target } => {
+        Command::Revoke {
+            token,
+            yes,
+            json,
+            target,
+        } => {
+            let client = target.client()?;
+            if client.confirms() && !yes {
+                let all = all(&client).await?.tokens;
+                let is_it = |it: &&Token| {
+                    it.revoked_at_ms.is_none() && (it.id == token || it.name == token)
+                };
+                let found = all.iter().find(is_it);
+                let name = &found
+                    .context("there is no such token: covault token list")?
+                    .name;
+                client.confirm(&format!("token {name} is revoked for ever"), name, yes)?;
+            }
             let request = admin::RevokeTokenRequest { token };
-            let token = target.client()?.call::<RevokeToken>(&request).await?.token;
-            let token = token.unwrap_or_default();
-            print_line(format_args!("revoked {} ({})", token.id, token.name));
-            Ok(())
+            let revoked = client.call::<RevokeToken>(&request).await?;
+            answer(json, &revoked.token.unwrap_or_default(), |token| {
+                format!("revoked {} ({})", token.id, token.name)
+            })
         }
     }
 }
@@ -118,6 +144,7 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
         access,
         allow,
         expires,
+        json,
         target,
     } = args;
     let expires_at_ms = expires
@@ -140,6 +167,9 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
         role: role.unwrap_or_default(),
     };
     let made = client.call::<CreateToken>(&request).await?;
+    if json {
+        return answer_json(&made);
+    }
     let token = made.token.unwrap_or_default();
     eprintln!(
         "token {} ({}), for the header x-mtoken. Keep it now: it is not shown again.",
@@ -155,7 +185,7 @@ async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
+async fn all(client: &AdminClient) -> anyhow::Result<ListTokensResponse> {
     let mut tokens = ListTokensResponse::default();
     loop {
         let after = tokens.tokens.last().map(|token| token.id.clone());
@@ -163,10 +193,14 @@ async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
         let page = client.call::<ListTokens>(&request).await?;
         tokens.now_ms = page.now_ms;
         if page.tokens.is_empty() {
-            break;
+            return Ok(tokens);
         }
         tokens.tokens.extend(page.tokens);
     }
+}
+
+async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
+    let tokens = all(client).await?;
     if json {
         return answer_json(&tokens);
     }

@@ -11,7 +11,7 @@ use covault_actors::operations::{
 use covault_core::schema::admin::{self, ListUsersResponse, User, UserLink};
 
 use super::{
-    ago, answer_json,
+    ago, answer, answer_json,
     client::{AdminClient, ConnectionArgs},
     hint, print_line, vault,
 };
@@ -28,6 +28,9 @@ pub enum Command {
         /// The person.
         #[arg(value_name = "NAME")]
         name: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -45,6 +48,9 @@ pub enum Command {
         /// The person.
         #[arg(value_name = "NAME")]
         name: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -55,6 +61,9 @@ pub enum Command {
         /// The person.
         #[arg(value_name = "NAME")]
         name: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -85,6 +94,9 @@ pub struct CreateUserArgs {
     /// The person sees all vaults, including later ones.
     #[arg(long, conflicts_with = "vault")]
     all_vaults: bool,
+    /// Print JSON, what is shown once included.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: ConnectionArgs,
 }
@@ -110,6 +122,9 @@ pub struct NotifyArgs {
     /// Tell the person nothing.
     #[arg(long, group = "place")]
     none: bool,
+    /// Print JSON, what is shown once included.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: ConnectionArgs,
 }
@@ -117,25 +132,30 @@ pub struct NotifyArgs {
 pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => create(args).await,
-        Command::Link { name, target } => {
+        Command::Link { name, json, target } => {
             let request = admin::LinkUserRequest { name };
-            let answer = target.client()?.call::<LinkUser>(&request).await?;
-            print_link(answer.link.unwrap_or_default());
+            let linked = target.client()?.call::<LinkUser>(&request).await?;
+            if json {
+                return answer_json(&linked);
+            }
+            print_link(linked.link.unwrap_or_default());
             Ok(())
         }
         Command::List { json, target } => list(json, &target.client()?).await,
         Command::Notify(args) => notify(args).await,
-        Command::SignOut { name, target } => {
+        Command::SignOut { name, json, target } => {
             let request = admin::SignOutUserRequest { name };
             let user = target.client()?.call::<SignOutUser>(&request).await?.user;
-            print_line(format_args!("signed {} out", user.unwrap_or_default().name));
-            Ok(())
+            answer(json, &user.unwrap_or_default(), |user| {
+                format!("signed {} out", user.name)
+            })
         }
-        Command::Revoke { name, target } => {
+        Command::Revoke { name, json, target } => {
             let request = admin::RevokeUserRequest { name };
             let user = target.client()?.call::<RevokeUser>(&request).await?.user;
-            print_line(format_args!("revoked {}", user.unwrap_or_default().name));
-            Ok(())
+            answer(json, &user.unwrap_or_default(), |user| {
+                format!("revoked {}", user.name)
+            })
         }
     }
 }
@@ -146,6 +166,7 @@ async fn create(args: CreateUserArgs) -> anyhow::Result<()> {
         role,
         vault,
         all_vaults,
+        json,
         target,
     } = args;
     let client = target.client()?;
@@ -160,6 +181,9 @@ async fn create(args: CreateUserArgs) -> anyhow::Result<()> {
         all_vaults,
     };
     let made = client.call::<CreateUser>(&request).await?;
+    if json {
+        return answer_json(&made);
+    }
     print_link(made.link.unwrap_or_default());
     Ok(())
 }
@@ -171,6 +195,7 @@ async fn notify(args: NotifyArgs) -> anyhow::Result<()> {
         slack_file,
         mail,
         none: _,
+        json,
         target,
     } = args;
     let (form, url) = match (webhook, slack_file, mail) {
@@ -187,13 +212,16 @@ async fn notify(args: NotifyArgs) -> anyhow::Result<()> {
         form: form.to_owned(),
         url,
     };
-    let answer = target.client()?.call::<NotifyUser>(&request).await?;
-    let user = answer.user.unwrap_or_default();
+    let told = target.client()?.call::<NotifyUser>(&request).await?;
+    if json {
+        return answer_json(&told);
+    }
+    let user = told.user.unwrap_or_default();
     match user.notifications {
         Some(place) => hint(format!("{} is told at {}", user.name, place.host)),
         None => print_line(format_args!("{} is told nothing", user.name)),
     }
-    if let Some(secret) = answer.webhook_secret {
+    if let Some(secret) = told.webhook_secret {
         eprintln!("the secret of the webhook, which is not shown again:");
         print_line(secret);
     }

@@ -8,7 +8,7 @@ mod lifecycle;
 use anyhow::{Context as _, bail};
 
 use super::{
-    answer_json,
+    answer, answer_json,
     client::{AdminClient, ConnectionArgs},
     hint, one_line, print_line,
     progress::{self, ProgressSpinner},
@@ -51,6 +51,9 @@ pub enum Command {
         replace: bool,
         #[command(flatten)]
         approvals: approvals::ApprovalArgs,
+        /// Print the vault as JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -170,6 +173,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             ecdsa_backend,
             replace,
             approvals,
+            json,
             target,
         } => {
             let signers: Result<Vec<_>, _> =
@@ -182,7 +186,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 replace,
                 approvals: Some(approvals.rule()?),
             };
-            create(&request, target).await
+            create(&request, json, target).await
         }
         Command::List { json, target } => list(json, target).await,
         Command::Show {
@@ -202,7 +206,11 @@ fn made(vault: Option<Vault>) -> anyhow::Result<Vault> {
     vault.context("the response has no vault")
 }
 
-async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> anyhow::Result<()> {
+async fn create(
+    request: &admin::CreateVaultRequest,
+    json: bool,
+    target: ConnectionArgs,
+) -> anyhow::Result<()> {
     let client = target.client()?;
     let name = &request.name;
     let mut vault = made(client.call::<CreateVault>(request).await?.vault)?;
@@ -243,7 +251,7 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
             progress.next(format!("vault {name}: no keys yet, retrying: {problem}"));
             told.clone_from(&vault.problem);
         }
-        if let Some(reason) = vault.failed_reason {
+        if let Some(reason) = &vault.failed_reason {
             bail!("vault {name} has no keys: {reason}");
         }
         if vault.ready {
@@ -257,8 +265,7 @@ async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> 
             .context("the orchestrator no longer lists the vault")?;
     }
     drop(progress);
-    print_line(vault.uuid);
-    Ok(())
+    answer(json, &vault, |vault| vault.uuid.clone())
 }
 
 async fn list(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {

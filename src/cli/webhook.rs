@@ -6,7 +6,7 @@ use covault_actors::operations::{
 };
 use covault_core::schema::admin::{self, WebhookEvent};
 
-use super::{answer_json, client::ConnectionArgs, one_line, print_line, table};
+use super::{answer, answer_json, client::ConnectionArgs, one_line, print_line, table};
 
 /// Webhooks.
 #[derive(Debug, clap::Subcommand)]
@@ -48,6 +48,9 @@ pub enum Command {
         /// The network whose webhook it is.
         #[arg(long, value_parser = ["EVM", "TRON"])]
         network: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -55,6 +58,9 @@ pub enum Command {
     Replay {
         /// The event (`evt_...`).
         id: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         orchestrator: ConnectionArgs,
     },
@@ -100,24 +106,30 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Test {
             token,
             network,
+            json,
             orchestrator,
         } => {
             let request = admin::TestWebhookRequest { token, network };
             let client = orchestrator.client()?;
             let sent = client.call::<TestWebhook>(&request).await?;
-            print_line(&sent.body);
+            answer(json, &sent, |sent| match sent.problem.as_str() {
+                "" => format!("{}\ndelivered", sent.body),
+                _ => sent.body.clone(),
+            })?;
             match sent.problem.as_str() {
-                "" => print_line("delivered"),
+                "" => Ok(()),
                 problem => bail!("not delivered: {problem}"),
             }
-            Ok(())
         }
-        Command::Replay { id, orchestrator } => {
+        Command::Replay {
+            id,
+            json,
+            orchestrator,
+        } => {
             let request = admin::ReplayWebhookEventRequest { id };
             let client = orchestrator.client()?;
             let replayed = client.call::<ReplayWebhookEvent>(&request).await?;
-            print_line(line(&replayed.event.unwrap_or_default()));
-            Ok(())
+            answer(json, &replayed.event.unwrap_or_default(), line)
         }
     }
 }

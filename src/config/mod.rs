@@ -7,6 +7,7 @@ mod check;
 mod client_signer;
 mod cluster;
 mod console;
+pub mod contexts;
 pub mod credentials;
 mod error;
 mod origins;

@@ -15,10 +15,14 @@ mod retired;
 mod veto;
 
 pub use self::init::keyring;
-use super::{client::ConnectionArgs, print_line, public_key};
+use super::{
+    answer,
+    client::{AdminClient, ConnectionArgs},
+    print_line, public_key,
+};
 use anyhow::Context as _;
-use covault_actors::operations::{AdmitNode, RemoveNode};
-use covault_core::schema::admin;
+use covault_actors::operations::{AdmitNode, ListNodes, RemoveNode};
+use covault_core::{order::NodeId, schema::admin};
 
 /// Signer nodes.
 #[derive(Debug, clap::Subcommand)]
@@ -45,6 +49,9 @@ pub enum Command {
         /// The node's name. Default: the comment of its line, else the name that it announces.
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
+        /// Print JSON: a document for each node.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -53,6 +60,12 @@ pub enum Command {
         /// The node: an OpenSSH line or the path of a .pub file.
         #[arg(value_name = "KEY")]
         key: String,
+        /// Do not ask, in a context that asks (covault context).
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -75,7 +88,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Init(args) => init::run(args),
         Command::Primes(args) => primes::run(args),
-        Command::Admit { keys, name, target } => {
+        Command::Admit {
+            keys,
+            name,
+            json,
+            target,
+        } => {
             if name.is_some() && keys.len() > 1 {
                 anyhow::bail!("--name is for one node; admit them one by one");
             }
@@ -88,22 +106,31 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 };
                 let node = client.call::<AdmitNode>(&request).await?.node;
                 let node = node.context("the response has no node")?;
-                let name = if node.name.is_empty() {
-                    "a node without a name yet"
-                } else {
-                    &node.name
-                };
-                print_line(format_args!("admitted {name}: {}", node.public_key));
+                answer(json, &node, |node| {
+                    let name = match node.name.as_str() {
+                        "" => "a node without a name yet",
+                        name => name,
+                    };
+                    format!("admitted {name}: {}", node.public_key)
+                })?;
             }
             Ok(())
         }
-        Command::Remove { key, target } => {
-            let request = admin::RemoveNodeRequest {
-                public_key: public_key(&key)?,
-            };
-            target.client()?.call::<RemoveNode>(&request).await?;
-            print_line("removed");
-            Ok(())
+        Command::Remove {
+            key,
+            yes,
+            json,
+            target,
+        } => {
+            let public_key = public_key(&key)?;
+            let client = target.client()?;
+            if client.confirms() && !yes {
+                let name = name_of(&client, &public_key).await?;
+                client.confirm(&format!("node {name} is removed"), &name, yes)?;
+            }
+            let request = admin::RemoveNodeRequest { public_key };
+            let removed = client.call::<RemoveNode>(&request).await?;
+            answer(json, &removed, |_| "removed")
         }
         Command::List { json, target } => list::run(json, target).await,
         Command::Restore(args) => restore::run(args),
@@ -118,6 +145,26 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::ApproverLink(args) => approver_link::run(args),
         Command::Retired(args) => retired::run(args),
     }
+}
+
+/// What operators call a node.
+async fn name_of(client: &AdminClient, public_key: &str) -> anyhow::Result<String> {
+    let key = |line: &str| NodeId::parse_openssh_line(line).ok();
+    let nodes = client
+        .call::<ListNodes>(&admin::ListNodesRequest {})
+        .await?
+        .nodes;
+    let node = nodes
+        .into_iter()
+        .find(|node| key(&node.public_key) == key(public_key));
+    let name = node
+        .context("there is no such node: covault node list")?
+        .name;
+    Ok(if name.is_empty() {
+        "remove".to_owned()
+    } else {
+        name
+    })
 }
 
 /// What stands behind the key of an OpenSSH line.

@@ -15,7 +15,7 @@ use super::{VaultSelector, approvals::ApprovalArgs, made};
 use crate::{
     adapters::SystemClock,
     cli::{
-        approve,
+        answer, approve,
         client::{AdminClient, ConnectionArgs},
         print_line,
     },
@@ -69,6 +69,9 @@ pub enum Command {
         /// A signature's file. May be repeated.
         #[arg(long, value_name = "FILE")]
         signature: Vec<PathBuf>,
+        /// Print the vault as JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         target: ConnectionArgs,
     },
@@ -136,6 +139,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Apply {
             change,
             signature,
+            json,
             target,
         } => {
             let change = read(&change)?;
@@ -152,9 +156,10 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             };
             let client = target.client()?;
             let vault = made(client.call::<ChangeApprovals>(&request).await?.vault)?;
-            let rule = parsed(vault.approvals)?;
-            print_line(format_args!("{}  {}", vault.uuid, rule.describe()));
-            Ok(())
+            let rule = parsed(vault.approvals.clone())?;
+            answer(json, &vault, |vault| {
+                format!("{}  {}", vault.uuid, rule.describe())
+            })
         }
     }
 }

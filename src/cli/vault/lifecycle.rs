@@ -48,6 +48,9 @@ pub struct VaultKeysArgs {
     /// How many seconds to wait for completion. After that it continues in the background.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
+    /// Print the vault as JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: ConnectionArgs,
 }
@@ -75,10 +78,13 @@ pub struct NewHoldersArgs {
     /// Cancel the refresh or reshare in progress, unless its new shares sign already.
     #[arg(long, conflicts_with_all = ["threshold", "signers", "client_signer", "lost", "schemes"])]
     cancel: bool,
+    /// Do not ask before a lower threshold, in a context that asks (covault context).
+    #[arg(long)]
+    yes: bool,
 }
 
 pub async fn refresh(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
-    run_reshare(vault_keys, None, Vec::new(), &[]).await
+    run_reshare(vault_keys, None, Vec::new(), &[], true).await
 }
 
 pub async fn reshare(vault_keys: VaultKeysArgs, set: NewHoldersArgs) -> anyhow::Result<()> {
@@ -99,7 +105,7 @@ pub async fn reshare(vault_keys: VaultKeysArgs, set: NewHoldersArgs) -> anyhow::
             );
         }
     }
-    run_reshare(vault_keys, set.threshold, signers, &client_signers).await
+    run_reshare(vault_keys, set.threshold, signers, &client_signers, set.yes).await
 }
 
 fn node(line: &str) -> anyhow::Result<NodeId> {
@@ -129,6 +135,9 @@ async fn cancel(vault_keys: VaultKeysArgs) -> anyhow::Result<()> {
             "nodes may have new shares already (`covault vault show` names them): a refresh makes these worthless"
         );
     }
+    if vault_keys.json {
+        return answer_json(&vault);
+    }
     Ok(())
 }
 
@@ -137,9 +146,16 @@ async fn run_reshare(
     threshold: Option<u16>,
     signers: Vec<String>,
     client_signers: &[String],
+    yes: bool,
 ) -> anyhow::Result<()> {
     let client = vault_keys.target.client()?;
     let before = vault_keys.which.find(&client).await?;
+    let present = before.keys.iter().filter_map(|key| key.shares.as_ref());
+    let present = present.map(|shares| shares.threshold).max().unwrap_or(0);
+    if let Some(lower) = threshold.map(u32::from).filter(|next| *next < present) {
+        let deed = format!("{lower} nodes sign for the vault alone, not {present}");
+        client.confirm(&deed, &before.name, yes)?;
+    }
     change::name_client_signers(&client, &before, client_signers).await?;
     let name = before.name.clone();
     let request = admin::ReshareVaultRequest {
@@ -171,7 +187,8 @@ async fn run_reshare(
         let keys: Vec<&Key> = vault.keys.iter().filter(selected).collect();
         if keys.iter().all(|key| key.work.is_none()) {
             drop(progress);
-            return print_outcome(&name, &keys, &old);
+            check_outcome(&name, &keys, &old)?;
+            return print_outcome(&vault, &keys, vault_keys.json);
         }
         if let Some((scheme, reason)) = halted(&keys) {
             drop(progress);
@@ -191,7 +208,8 @@ async fn run_reshare(
                 eprintln!(
                     "vault {name}: the new shares are active; {told}. The orchestrator keeps notifying these nodes"
                 );
-                return print_outcome(&name, &keys, &old);
+                check_outcome(&name, &keys, &old)?;
+                return print_outcome(&vault, &keys, vault_keys.json);
             }
             bail!(
                 "vault {name}: not finished yet: {told}. The present shares keep signing, and the reshare continues \
@@ -229,8 +247,8 @@ fn epochs<'a>(keys: impl Iterator<Item = &'a Key>) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Prints what there is now, when every key has newer shares than before.
-fn print_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result<()> {
+/// Whether every key has newer shares than before.
+fn check_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result<()> {
     for key in keys {
         let Some(shares) = &key.shares else { continue };
         if old.get(&key.scheme) >= Some(&shares.epoch) {
@@ -239,12 +257,24 @@ fn print_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyh
                 key.scheme
             );
         }
-        print_line(sentence(&key.scheme, shares));
         if !key.unconfirmed.is_empty() {
             eprintln!(
                 "vault {name}: not every node has confirmed its {} shares; offline nodes may still have old ones and are told when they return. `covault vault show` names them",
                 key.scheme
             );
+        }
+    }
+    Ok(())
+}
+
+/// Prints what there is now.
+fn print_outcome(vault: &Vault, keys: &[&Key], json: bool) -> anyhow::Result<()> {
+    if json {
+        return answer_json(vault);
+    }
+    for key in keys {
+        if let Some(shares) = &key.shares {
+            print_line(sentence(&key.scheme, shares));
         }
     }
     Ok(())
