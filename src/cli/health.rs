@@ -121,7 +121,13 @@ mod tests {
         let config = folder.path().join("covault.toml");
         std::fs::write(&config, settings).unwrap();
         let config = Some(config);
-        run(Args { config, role }).await.map_err(|error| {
+        run(Args {
+            config,
+            role,
+            json: false,
+        })
+        .await
+        .map_err(|error| {
             let code = error.downcast_ref().map_or(1, CommandFinding::code);
             (code, format!("{error:#}"))
         })

@@ -10,10 +10,10 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context as _, ensure};
 
 use self::{
-    drive::{Driver, Pace},
-    meters::Meters,
-    report::{Limits, LoadReport},
-    workload::{Scenario, Workload},
+    drive::{LoadDriver, LoadPace},
+    meters::ProcessMeters,
+    report::{LoadLimits, LoadReport},
+    workload::{LoadScenario, LoadWorkload},
 };
 use super::{CommandFinding, client::PlatformConnectionArgs, hint, print_line};
 
@@ -38,8 +38,8 @@ pub struct Args {
     #[arg(long, value_name = "UUID")]
     vault: String,
     /// What is signed.
-    #[arg(long, value_enum, default_value_t = Scenario::Ecdsa)]
-    scenario: Scenario,
+    #[arg(long, value_enum, default_value_t = LoadScenario::Ecdsa)]
+    scenario: LoadScenario,
     /// Closed loop: clients that wait for one request each.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    limits: Limits,
+    limits: LoadLimits,
     #[command(flatten)]
     service: PlatformConnectionArgs,
 }
@@ -92,10 +92,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         anyhow::bail!("the service takes no work now: {reason}");
     }
     hint(format_args!("preparing wallets of {}", args.scenario));
-    let workload = Workload::prepare(&client, &args.vault, args.scenario, args.wallets).await?;
-    let meters = Meters::new(args.metrics, args.redis_url_file.as_deref())?;
-    let pace = args.rate.map_or(Pace::Closed(args.clients), Pace::Open);
-    let driver = Arc::new(Driver::new(client, workload));
+    let workload = LoadWorkload::prepare(&client, &args.vault, args.scenario, args.wallets).await?;
+    let meters = ProcessMeters::new(args.metrics, args.redis_url_file.as_deref())?;
+    let pace = args
+        .rate
+        .map_or(LoadPace::Closed(args.clients), LoadPace::Open);
+    let driver = Arc::new(LoadDriver::new(client, workload));
     let (warm_up, time) = (
         Duration::from_secs(args.warm_up),
         Duration::from_secs(args.seconds),

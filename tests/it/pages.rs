@@ -166,3 +166,45 @@ fn example_of_an_operation__should_be_the_one_in_the_program() {
     }
     assert_eq!(file, page("actors/src/operations/update_wallet.rs"));
 }
+
+#[test]
+fn recipes__should_be_there_that_pages_name() {
+    let project = project();
+    let justfile = fs::read_to_string(project.join("justfile")).unwrap();
+    let recipes: Vec<_> = justfile
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
+        .filter_map(|line| line.split([' ', ':']).next())
+        .collect();
+    let mut files = Vec::new();
+    files_below(&project, &project, &mut files);
+    let mut missing = Vec::new();
+    for file in files.iter().filter(|file| file.ends_with(".md")) {
+        let text = fs::read_to_string(project.join(file)).unwrap();
+        for words in quoted(&text) {
+            let Some(named) = words.strip_prefix("just ") else {
+                continue;
+            };
+            let name = named.split(' ').next().unwrap();
+            if !recipes.contains(&name) {
+                missing.push(format!("{file}: just {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn files__should_have_no_marks_of_a_merge() {
+    let project = project();
+    let mut files = Vec::new();
+    files_below(&project, &project, &mut files);
+    let has_marks = |file: &&String| {
+        let text = fs::read(project.join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines()
+            .any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "))
+    };
+    let marked: Vec<_> = files.iter().filter(has_marks).collect();
+    assert!(marked.is_empty(), "{marked:?}");
+}

@@ -13,8 +13,8 @@ use tokio::{
 };
 
 use super::{
-    meters::{Metered, Meters},
-    workload::{LoadRequest, Workload},
+    meters::{MeterGrowth, ProcessMeters},
+    workload::{LoadRequest, LoadWorkload},
 };
 use crate::cli::{client::AdminClient, progress::ProgressSpinner};
 
@@ -29,7 +29,7 @@ const REASONS: usize = 20;
 
 /// How requests follow each other.
 #[derive(Clone, Copy, Debug)]
-pub enum Pace {
+pub enum LoadPace {
     /// So many clients, each with one request at a time.
     Closed(u32),
     /// So many requests per second.
@@ -37,7 +37,7 @@ pub enum Pace {
 }
 
 /// A request that was signed, in time since the measurement began.
-pub struct Sample {
+pub struct SignedSample {
     /// When it was made, or was due.
     pub begun: f64,
     /// When it was signed.
@@ -46,7 +46,7 @@ pub struct Sample {
     pub accepted: f64,
 }
 
-impl Sample {
+impl SignedSample {
     /// Seconds until it was signed.
     pub fn latency(&self) -> f64 {
         self.ended - self.begun
@@ -55,8 +55,8 @@ impl Sample {
 
 /// What became of the requests.
 #[derive(Default)]
-pub struct Outcomes {
-    pub signed: Vec<Sample>,
+pub struct LoadOutcomes {
+    pub signed: Vec<SignedSample>,
     /// Seconds that each reading took.
     pub reads: Vec<f64>,
     /// Not accepted for now.
@@ -70,14 +70,14 @@ pub struct Outcomes {
 }
 
 /// A measurement.
-pub struct Measured {
+pub struct LoadMeasurement {
     pub seconds: f64,
-    pub outcomes: Outcomes,
-    pub metered: Metered,
+    pub outcomes: LoadOutcomes,
+    pub metered: MeterGrowth,
 }
 
 /// What came of one request.
-enum Ended {
+enum RequestEnd {
     Signed {
         accepted: Instant,
         at: Instant,
@@ -89,20 +89,20 @@ enum Ended {
 }
 
 /// What came of one call.
-enum Answer<T> {
+enum CallAnswer<T> {
     Given(T),
     Later(Duration),
     Refused(String),
 }
 
-pub struct Driver {
+pub struct LoadDriver {
     client: Arc<AdminClient>,
-    workload: Workload,
-    outcomes: Mutex<Outcomes>,
+    workload: LoadWorkload,
+    outcomes: Mutex<LoadOutcomes>,
 }
 
-impl Driver {
-    pub fn new(client: Arc<AdminClient>, workload: Workload) -> Self {
+impl LoadDriver {
+    pub fn new(client: Arc<AdminClient>, workload: LoadWorkload) -> Self {
         Self {
             client,
             workload,
@@ -116,19 +116,19 @@ impl Driver {
     /// When metrics cannot be read.
     pub async fn run(
         self: Arc<Self>,
-        pace: Pace,
+        pace: LoadPace,
         warm_up: Duration,
         time: Duration,
-        meters: &Meters,
-    ) -> anyhow::Result<Measured> {
+        meters: &ProcessMeters,
+    ) -> anyhow::Result<LoadMeasurement> {
         let spinner = ProgressSpinner::start(format!("warming up for {} s", warm_up.as_secs()));
         let started = Instant::now() + warm_up;
         let end = started + time;
         let driver = Arc::clone(&self);
         let driving = tokio::spawn(async move {
             match pace {
-                Pace::Closed(clients) => driver.closed(clients, started, end).await,
-                Pace::Open(rate) => driver.open(rate, started, end).await,
+                LoadPace::Closed(clients) => driver.closed(clients, started, end).await,
+                LoadPace::Open(rate) => driver.open(rate, started, end).await,
             }
         });
         sleep_until(started).await;
@@ -143,10 +143,10 @@ impl Driver {
         let after = meters.read().await?;
         spinner.next("waiting for the last requests");
         driving.await?;
-        Ok(Measured {
+        Ok(LoadMeasurement {
             seconds: time.as_secs_f64(),
             outcomes: std::mem::take(&mut *self.outcomes.lock()),
-            metered: Metered { before, after },
+            metered: MeterGrowth { before, after },
         })
     }
 
@@ -195,32 +195,32 @@ impl Driver {
         // it began in the time.
         let is_counted = begun >= started && begun < end;
         match ended {
-            Ended::Signed { accepted, at } => {
+            RequestEnd::Signed { accepted, at } => {
                 let since = |moment: Instant| match moment.checked_duration_since(started) {
                     Some(after) => after.as_secs_f64(),
                     None => -started.saturating_duration_since(moment).as_secs_f64(),
                 };
                 if at >= started {
-                    outcomes.signed.push(Sample {
+                    outcomes.signed.push(SignedSample {
                         begun: since(begun),
                         ended: since(at),
                         accepted: since(accepted) - since(begun),
                     });
                 }
             }
-            Ended::Refused(wait) => {
+            RequestEnd::Refused(wait) => {
                 outcomes.refused += u64::from(is_counted);
                 return Some(wait);
             }
-            Ended::Failed(reason) if is_counted => count(&mut outcomes.failed, reason),
-            Ended::Failed(_) => {}
+            RequestEnd::Failed(reason) if is_counted => count(&mut outcomes.failed, reason),
+            RequestEnd::Failed(_) => {}
             // Never right, whenever it was.
-            Ended::Wrong(reason) => count(&mut outcomes.wrong, reason),
+            RequestEnd::Wrong(reason) => count(&mut outcomes.wrong, reason),
         }
         None
     }
 
-    async fn end_of(&self, request: &LoadRequest, begun: Instant) -> Ended {
+    async fn end_of(&self, request: &LoadRequest, begun: Instant) -> RequestEnd {
         let uuid = match self.create(request).await {
             Ok(uuid) => uuid,
             Err(ended) => return ended,
@@ -229,40 +229,40 @@ impl Driver {
         let asked = wire::ExecuteSigningRequestsRequest { uuid: uuid.clone() };
         let answer = loop {
             match self.ask::<ExecuteSigningRequests>(&asked, None).await {
-                Answer::Given(answer) => break answer,
-                Answer::Later(wait) if begun.elapsed() < REQUEST => {
+                CallAnswer::Given(answer) => break answer,
+                CallAnswer::Later(wait) if begun.elapsed() < REQUEST => {
                     sleep(wait.min(Duration::from_secs(1))).await;
                 }
-                Answer::Later(_) => {
-                    return Ended::Failed(format!("not signed after {} s", REQUEST.as_secs()));
+                CallAnswer::Later(_) => {
+                    return RequestEnd::Failed(format!("not signed after {} s", REQUEST.as_secs()));
                 }
-                Answer::Refused(reason) => return Ended::Failed(reason),
+                CallAnswer::Refused(reason) => return RequestEnd::Failed(reason),
             }
         };
         let at = Instant::now();
         if let Some(error) = answer.error {
-            return Ended::Failed(error.message);
+            return RequestEnd::Failed(error.message);
         }
         if let Err(error) = self.workload.verify(request, answer) {
-            return Ended::Wrong(format!("{error:#}"));
+            return RequestEnd::Wrong(format!("{error:#}"));
         }
         let read = wire::GetSigningRequestDetailsRequest { uuid };
         for _ in 0..self.workload.scenario().reads() {
             let asked = Instant::now();
             match self.ask::<GetSigningRequestDetails>(&read, None).await {
-                Answer::Given(_) => {
+                CallAnswer::Given(_) => {
                     let took = asked.elapsed().as_secs_f64();
                     self.outcomes.lock().reads.push(took);
                 }
-                Answer::Later(wait) => sleep(wait).await,
-                Answer::Refused(reason) => return Ended::Failed(reason),
+                CallAnswer::Later(wait) => sleep(wait).await,
+                CallAnswer::Refused(reason) => return RequestEnd::Failed(reason),
             }
         }
-        Ended::Signed { accepted, at }
+        RequestEnd::Signed { accepted, at }
     }
 
     /// The uuid of the request once it is accepted.
-    async fn create(&self, request: &LoadRequest) -> Result<String, Ended> {
+    async fn create(&self, request: &LoadRequest) -> Result<String, RequestEnd> {
         let ask = |key| self.ask::<CreateSigningRequest>(&request.message, key);
         if !self.workload.scenario().repeats() {
             return uuid_of(ask(None).await);
@@ -272,7 +272,8 @@ impl Driver {
         let (first, second) = match (uuid_of(first), uuid_of(second)) {
             (Ok(first), Ok(second)) => (first, second),
             // One of them was too early: the answer to the other is that to both.
-            (Ok(first), Err(Ended::Refused(wait))) | (Err(Ended::Refused(wait)), Ok(first)) => {
+            (Ok(first), Err(RequestEnd::Refused(wait)))
+            | (Err(RequestEnd::Refused(wait)), Ok(first)) => {
                 sleep(wait.min(Duration::from_secs(1))).await;
                 (first, uuid_of(ask(key).await)?)
             }
@@ -282,7 +283,7 @@ impl Driver {
             true => Ok(first),
             false => {
                 let problem = "one idempotency key has made two requests";
-                Err(Ended::Wrong(problem.to_owned()))
+                Err(RequestEnd::Wrong(problem.to_owned()))
             }
         }
     }
@@ -291,31 +292,31 @@ impl Driver {
         &self,
         request: &O::Request,
         idempotency_key: Option<&str>,
-    ) -> Answer<O::Response> {
+    ) -> CallAnswer<O::Response> {
         let operation = match operations::find(O::METHOD) {
             Ok(operation) => operation.descriptor(),
-            Err(fault) => return Answer::Refused(fault.message().to_owned()),
+            Err(fault) => return CallAnswer::Refused(fault.message().to_owned()),
         };
         let body = match json::encode(request) {
             Ok(body) => body,
-            Err(fault) => return Answer::Refused(fault.message().to_owned()),
+            Err(fault) => return CallAnswer::Refused(fault.message().to_owned()),
         };
         let path = operation.http_path();
         let response = self.client.post(path, body, idempotency_key, CALL).await;
         let response = match response {
             Ok(response) => response,
-            Err(error) => return Answer::Refused(format!("no answer: {}", error.root_cause())),
+            Err(error) => return CallAnswer::Refused(format!("no answer: {}", error.root_cause())),
         };
         let status = response.status().as_u16();
         if matches!(status, 429 | 503) {
             let wait = response.headers().get("retry-after");
             let wait = wait.and_then(|wait| wait.to_str().ok()?.parse().ok());
-            return Answer::Later(Duration::from_secs(wait.unwrap_or(1)));
+            return CallAnswer::Later(Duration::from_secs(wait.unwrap_or(1)));
         }
         let text = response.bytes().await;
         let text = match text {
             Ok(text) => text,
-            Err(error) => return Answer::Refused(format!("no answer: {error}")),
+            Err(error) => return CallAnswer::Refused(format!("no answer: {error}")),
         };
         if status != 200 {
             let said: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -323,23 +324,23 @@ impl Driver {
                 .pointer("/error/message")
                 .and_then(|said| said.as_str());
             let said = said.unwrap_or("it does not say why");
-            return Answer::Refused(format!("{}: {said} (HTTP {status})", operation.name()));
+            return CallAnswer::Refused(format!("{}: {said} (HTTP {status})", operation.name()));
         }
         match json::decode(&text) {
-            Ok(answer) => Answer::Given(answer),
-            Err(fault) => Answer::Refused(format!("not an answer: {}", fault.message())),
+            Ok(answer) => CallAnswer::Given(answer),
+            Err(fault) => CallAnswer::Refused(format!("not an answer: {}", fault.message())),
         }
     }
 }
 
-fn uuid_of(answer: Answer<wire::CreateSigningRequestResponse>) -> Result<String, Ended> {
+fn uuid_of(answer: CallAnswer<wire::CreateSigningRequestResponse>) -> Result<String, RequestEnd> {
     match answer {
-        Answer::Given(answer) => match answer.signing_request {
+        CallAnswer::Given(answer) => match answer.signing_request {
             Some(made) => Ok(made.uuid),
-            None => Err(Ended::Wrong("the answer has no request".to_owned())),
+            None => Err(RequestEnd::Wrong("the answer has no request".to_owned())),
         },
-        Answer::Later(wait) => Err(Ended::Refused(wait)),
-        Answer::Refused(reason) => Err(Ended::Failed(reason)),
+        CallAnswer::Later(wait) => Err(RequestEnd::Refused(wait)),
+        CallAnswer::Refused(reason) => Err(RequestEnd::Failed(reason)),
     }
 }
 

@@ -10,7 +10,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const CPU: &str = "process_cpu_seconds_total";
 
 /// Where figures are read from.
-pub struct Meters {
+pub struct ProcessMeters {
     urls: Vec<String>,
     redis: Option<redis::Client>,
     http: reqwest::Client,
@@ -18,16 +18,16 @@ pub struct Meters {
 
 /// The figures of one moment.
 #[derive(Default)]
-pub struct Reading {
+pub struct MeterReading {
     /// Those of each process, by series: name and labels.
     processes: Vec<BTreeMap<String, f64>>,
     redis_commands: Option<f64>,
 }
 
 /// Those of both ends of a measurement.
-pub struct Metered {
-    pub before: Reading,
-    pub after: Reading,
+pub struct MeterGrowth {
+    pub before: MeterReading,
+    pub after: MeterReading,
 }
 
 /// A kind of work that has a histogram.
@@ -48,7 +48,7 @@ pub struct MeteredCount {
     pub per_signature: f64,
 }
 
-impl Meters {
+impl ProcessMeters {
     /// Of the processes with these metrics, and of the Redis whose URL is in the file.
     ///
     /// # Errors
@@ -78,8 +78,8 @@ impl Meters {
     ///
     /// # Errors
     /// When a process or Redis does not answer.
-    pub async fn read(&self) -> anyhow::Result<Reading> {
-        let mut reading = Reading::default();
+    pub async fn read(&self) -> anyhow::Result<MeterReading> {
+        let mut reading = MeterReading::default();
         for url in &self.urls {
             let answer = async {
                 let answer = self.http.get(url).send().await?.error_for_status()?;
@@ -125,7 +125,7 @@ fn series(text: &str) -> BTreeMap<String, f64> {
     pairs.collect()
 }
 
-impl Metered {
+impl MeterGrowth {
     /// CPU milliseconds per signature of each process, in the order of their URLs.
     pub fn cpu_ms(&self, signed: f64) -> Vec<f64> {
         let pairs = self.before.processes.iter().zip(&self.after.processes);
@@ -217,8 +217,8 @@ fn without_node(series: &str) -> String {
 mod tests {
     use super::*;
 
-    fn reading(texts: &[&str]) -> Reading {
-        Reading {
+    fn reading(texts: &[&str]) -> MeterReading {
+        MeterReading {
             processes: texts.iter().map(|text| series(text)).collect(),
             redis_commands: None,
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn figures__should_be_of_all_processes_per_signature() {
-        let metered = Metered {
+        let metered = MeterGrowth {
             before: reading(&[
                 "# HELP\nprocess_cpu_seconds_total 1\na_seconds_sum{x=\"1\"} 1\na_seconds_count{x=\"1\"} 10\n",
                 "covault_signer_sessions_total{node=\"n1\",kind=\"sign\"} 5\n",

@@ -6,15 +6,15 @@ use askama::Template as _;
 use serde::Serialize;
 
 use super::{
-    drive::{Measured, Pace, Sample},
+    drive::{LoadMeasurement, LoadPace, SignedSample},
     meters::{MeteredCount, MeteredStage},
-    workload::Scenario,
+    workload::LoadScenario,
 };
 use crate::cli::{one_line, table};
 
 /// What must hold, for a script that ends by it.
 #[derive(Debug, Default, clap::Args)]
-pub struct Limits {
+pub struct LoadLimits {
     /// The least rate, in signatures per second.
     #[arg(long, value_name = "N")]
     least_rate: Option<f64>,
@@ -28,7 +28,7 @@ pub struct Limits {
 
 /// Times of some requests, in milliseconds.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Latencies {
+pub struct LatencyPercentiles {
     p50: f64,
     p90: f64,
     p99: f64,
@@ -36,7 +36,7 @@ pub struct Latencies {
     longest: f64,
 }
 
-impl Latencies {
+impl LatencyPercentiles {
     fn of(seconds: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<_> = seconds.map(|seconds| seconds * 1e3).collect();
         sorted.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ impl Latencies {
 /// One second of the measurement.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Second {
+struct MeasuredSecond {
     signed: usize,
     p50_ms: f64,
     p99_ms: f64,
@@ -76,7 +76,7 @@ struct Second {
 
 /// A limit, and what was measured.
 #[derive(Debug, Serialize)]
-struct Verdict {
+struct LimitVerdict {
     what: &'static str,
     limit: f64,
     measured: f64,
@@ -98,24 +98,24 @@ pub struct LoadReport {
     failed: BTreeMap<String, u64>,
     wrong: BTreeMap<String, u64>,
     /// Until a request was accepted.
-    accepted_ms: Latencies,
+    accepted_ms: LatencyPercentiles,
     /// Until it was signed.
-    signed_ms: Latencies,
-    /// Reading it; none where nothing was read.
-    read_ms: Option<Latencies>,
+    signed_ms: LatencyPercentiles,
+    /// MeterReading it; none where nothing was read.
+    read_ms: Option<LatencyPercentiles>,
     reads: usize,
-    each_second: Vec<Second>,
+    each_second: Vec<MeasuredSecond>,
     /// Of each process whose metrics were named, in their order.
     cpu_ms_per_signature: Vec<f64>,
     redis_commands_per_signature: Option<f64>,
     stages: Vec<MeteredStage>,
     counts: Vec<MeteredCount>,
-    limits: Vec<Verdict>,
+    limits: Vec<LimitVerdict>,
 }
 
 #[derive(askama::Template)]
 #[template(path = "load.html")]
-struct Page<'a> {
+struct ReportPage<'a> {
     report: &'a LoadReport,
     rate: String,
     p50: String,
@@ -125,8 +125,13 @@ struct Page<'a> {
 }
 
 impl LoadReport {
-    pub fn new(scenario: Scenario, pace: Pace, measured: Measured, limits: &Limits) -> Self {
-        let Measured {
+    pub fn new(
+        scenario: LoadScenario,
+        pace: LoadPace,
+        measured: LoadMeasurement,
+        limits: &LoadLimits,
+    ) -> Self {
+        let LoadMeasurement {
             seconds,
             outcomes,
             metered,
@@ -137,11 +142,11 @@ impl LoadReport {
             let all = outcomes.signed.iter();
             all.filter(|one| one.begun >= 0.0 && one.begun <= seconds)
         };
-        let signed_ms = Latencies::of(begun().map(Sample::latency));
+        let signed_ms = LatencyPercentiles::of(begun().map(SignedSample::latency));
         let rate = signed as f64 / seconds;
         let failed: u64 = outcomes.failed.values().sum();
         let verdict = |what, limit: Option<f64>, measured: f64, is_least: bool| {
-            limit.map(|limit| Verdict {
+            limit.map(|limit| LimitVerdict {
                 what,
                 limit,
                 measured,
@@ -167,8 +172,8 @@ impl LoadReport {
                 .signed
                 .iter()
                 .filter(|one| one.ended as usize == second);
-            let times = Latencies::of(those.clone().map(Sample::latency));
-            Second {
+            let times = LatencyPercentiles::of(those.clone().map(SignedSample::latency));
+            MeasuredSecond {
                 signed: those.count(),
                 p50_ms: times.p50,
                 p99_ms: times.p99,
@@ -179,18 +184,18 @@ impl LoadReport {
             version: env!("CARGO_PKG_VERSION"),
             scenario: scenario.to_string(),
             pace: match pace {
-                Pace::Closed(clients) => format!("{clients} clients"),
-                Pace::Open(rate) => format!("{rate} requests per second"),
+                LoadPace::Closed(clients) => format!("{clients} clients"),
+                LoadPace::Open(rate) => format!("{rate} requests per second"),
             },
             seconds,
             signed,
             rate,
             refused: outcomes.refused,
             left_out: outcomes.left_out,
-            accepted_ms: Latencies::of(begun().map(|one| one.accepted)),
+            accepted_ms: LatencyPercentiles::of(begun().map(|one| one.accepted)),
             signed_ms,
             read_ms: (!outcomes.reads.is_empty())
-                .then(|| Latencies::of(outcomes.reads.iter().copied())),
+                .then(|| LatencyPercentiles::of(outcomes.reads.iter().copied())),
             reads: outcomes.reads.len(),
             each_second: each_second.collect(),
             cpu_ms_per_signature: metered.cpu_ms(many),
@@ -218,7 +223,7 @@ impl LoadReport {
         let missed = self.limits.iter().filter(|verdict| !verdict.met);
         missed
             .map(|missed| {
-                let Verdict {
+                let LimitVerdict {
                     what,
                     limit,
                     measured,
@@ -297,7 +302,7 @@ impl LoadReport {
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(1.0_f64, f64::max);
         let most_rate = most(&mut seconds().map(|second| second.signed as f64));
         let most_ms = most(&mut seconds().map(|second| second.p99_ms));
-        let page = Page {
+        let page = ReportPage {
             report: self,
             rate: points(seconds().map(|second| second.signed as f64 / most_rate)),
             p50: points(seconds().map(|second| second.p50_ms / most_ms)),
@@ -324,34 +329,34 @@ fn points(values: impl ExactSizeIterator<Item = f64>) -> String {
 mod tests {
     use super::*;
     use crate::cli::load::{
-        drive::Outcomes,
-        meters::{Metered, Reading},
+        drive::LoadOutcomes,
+        meters::{MeterGrowth, MeterReading},
     };
 
-    fn measured(samples: &[(f64, f64)]) -> Measured {
-        let sample = |(begun, ended): &(f64, f64)| Sample {
+    fn measured(samples: &[(f64, f64)]) -> LoadMeasurement {
+        let sample = |(begun, ended): &(f64, f64)| SignedSample {
             begun: *begun,
             ended: *ended,
             accepted: 0.001,
         };
-        Measured {
+        LoadMeasurement {
             seconds: 2.0,
-            outcomes: Outcomes {
+            outcomes: LoadOutcomes {
                 signed: samples.iter().map(sample).collect(),
                 failed: [("no <b>funds</b>".to_owned(), 2)].into(),
-                ..Outcomes::default()
+                ..LoadOutcomes::default()
             },
-            metered: Metered {
-                before: Reading::default(),
-                after: Reading::default(),
+            metered: MeterGrowth {
+                before: MeterReading::default(),
+                after: MeterReading::default(),
             },
         }
     }
 
     #[test]
     fn latencies__should_be_those_of_so_many_of_all() {
-        let all = Latencies::of((1..=1000).map(|ms| f64::from(ms) / 1e3));
-        let Latencies {
+        let all = LatencyPercentiles::of((1..=1000).map(|ms| f64::from(ms) / 1e3));
+        let LatencyPercentiles {
             p50,
             p90,
             p99,
@@ -362,19 +367,22 @@ mod tests {
             [p50, p90, p99, p999, longest],
             [500., 900., 990., 999., 1000.]
         );
-        assert_eq!(Latencies::of(std::iter::empty()), Latencies::default());
+        assert_eq!(
+            LatencyPercentiles::of(std::iter::empty()),
+            LatencyPercentiles::default()
+        );
     }
 
     #[test]
     fn report__should_count_the_rate_by_ends_and_latency_by_beginnings() {
         // Begun before, all of it inside, ended after.
         let measured = measured(&[(-1.0, 0.5), (0.5, 1.5), (1.0, 3.0)]);
-        let limits = Limits {
+        let limits = LoadLimits {
             least_rate: Some(1.0),
             most_p99_ms: Some(1_999.0),
             most_failed: 1,
         };
-        let report = LoadReport::new(Scenario::Ecdsa, Pace::Closed(3), measured, &limits);
+        let report = LoadReport::new(LoadScenario::Ecdsa, LoadPace::Closed(3), measured, &limits);
         assert_eq!((report.signed, report.rate), (2, 1.0));
         assert_eq!(report.signed_ms.longest, 2_000.0);
         let missed = report.missed();
@@ -391,9 +399,9 @@ mod tests {
 
     #[test]
     fn page__should_show_what_the_service_says_as_text() {
-        let limits = Limits::default();
+        let limits = LoadLimits::default();
         let measured = measured(&[(0.0, 0.5), (0.5, 1.5)]);
-        let report = LoadReport::new(Scenario::Mixed, Pace::Open(1.5), measured, &limits);
+        let report = LoadReport::new(LoadScenario::Mixed, LoadPace::Open(1.5), measured, &limits);
         let page = report.page().unwrap();
         assert!(page.contains("1.5 requests per second"), "{page}");
         assert!(page.contains("no &#60;b&#62;funds"), "{page}");

@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 
 /// What a run signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Scenario {
+pub enum LoadScenario {
     /// Messages by Ed25519 keys (rawMessage).
     Ed25519,
     /// Messages by ECDSA keys (rawMessage).
@@ -43,7 +43,7 @@ pub enum Scenario {
     Retries,
 }
 
-impl fmt::Display for Scenario {
+impl fmt::Display for LoadScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ed25519 => "ed25519",
@@ -56,7 +56,7 @@ impl fmt::Display for Scenario {
     }
 }
 
-impl Scenario {
+impl LoadScenario {
     fn networks(self) -> &'static [Network] {
         match self {
             Self::Ed25519 => &[Network::Solana],
@@ -87,8 +87,8 @@ struct LoadWallet {
 }
 
 /// The requests of a run, each another one.
-pub struct Workload {
-    scenario: Scenario,
+pub struct LoadWorkload {
+    scenario: LoadScenario,
     vault: String,
     wallets: Vec<LoadWallet>,
     /// Milliseconds since 1970: tells the requests of this run from those of others.
@@ -106,7 +106,7 @@ pub struct LoadRequest {
     pub idempotency_key: String,
 }
 
-impl Workload {
+impl LoadWorkload {
     /// Finds the wallets, or makes them.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Workload {
     pub async fn prepare(
         client: &AdminClient,
         vault: &str,
-        scenario: Scenario,
+        scenario: LoadScenario,
         wallets: u32,
     ) -> anyhow::Result<Self> {
         // In turns: of each network one, then the next of each.
@@ -141,7 +141,7 @@ impl Workload {
     }
 
     /// What is signed.
-    pub fn scenario(&self) -> Scenario {
+    pub fn scenario(&self) -> LoadScenario {
         self.scenario
     }
 
@@ -152,14 +152,15 @@ impl Workload {
         let wallet = self.wallets.get(place)?;
         let text = format!("{NAME} {} {number}", self.run);
         let kind = match self.scenario {
-            Scenario::Mixed => message_of(wallet, &text),
-            Scenario::Transfers => {
+            LoadScenario::Mixed => message_of(wallet, &text),
+            LoadScenario::Transfers => {
                 let turn = number / self.wallets.len().max(1) as u64;
                 transfer(wallet, self.run.saturating_mul(1_000).saturating_add(turn))
             }
-            Scenario::Ed25519 | Scenario::Ecdsa | Scenario::Reads | Scenario::Retries => {
-                raw(wallet, &text)
-            }
+            LoadScenario::Ed25519
+            | LoadScenario::Ecdsa
+            | LoadScenario::Reads
+            | LoadScenario::Retries => raw(wallet, &text),
         };
         Some(LoadRequest {
             wallet: place,
