@@ -405,6 +405,7 @@ pub struct Redis {
 }
 
 impl Redis {
+    #[allow(dead_code, reason = "benches count its CPU time")]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
