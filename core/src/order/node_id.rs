@@ -14,9 +14,10 @@ use crate::fault::{Class, Fault};
 #[serde(transparent)]
 pub struct NodeId(pub [u8; 32]);
 
+/// As people know it, also in logs: the OpenSSH line.
 impl std::fmt::Debug for NodeId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NodeId({})", hex::encode(self.0))
+        f.write_str(&self.openssh_line(""))
     }
 }
 
@@ -80,6 +81,8 @@ mod tests {
         assert_eq!(id.openssh_line("user@example.com"), line);
         assert_eq!(NodeId::parse_openssh_line(&id.openssh_line("")), Ok(id));
         assert!(!id.openssh_line("").ends_with(' '));
+        // Logs have the same line.
+        assert_eq!(format!("{id:?}"), id.openssh_line(""));
         let other = format!("  {} other comment\n", id.openssh_line(""));
         assert_eq!(NodeId::parse_openssh_line(&other), Ok(id));
         for part in [other.trim(), line, &id.openssh_line("")] {
