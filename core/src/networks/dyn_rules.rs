@@ -446,7 +446,10 @@ where
     }
 
     fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
-        NetworkRules::paid_price(self, unsigned)
+        match unsigned.is_empty() {
+            true => Ok(None),
+            false => NetworkRules::paid_price(self, unsigned),
+        }
     }
 
     fn default_most_price(&self, chain_id: Option<u64>) -> u128 {

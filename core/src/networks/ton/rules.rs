@@ -159,6 +159,9 @@ impl NetworkRules for Ton {
     }
 
     fn gap_filler(&self, payload: &TonPayload) -> Option<TonPayload> {
+        if matches!(payload, TonPayload::Message(_)) {
+            return None;
+        }
         let from = crate::networks::NetworkPayload::from(payload);
         Some(TonPayload::SendNative(TonTransfer {
             from: from.to_owned(),
