@@ -109,6 +109,22 @@ impl Told {
         (self.granted.len() + self.banned.len()) as u64
     }
 
+    /// Has nonces kept, as long as there is power. That promises nothing: little of what came before is folded behind one
+    /// of them, and peers hear of nothing new.
+    fn keep(&mut self, claims: &Claims, nonces: &NonceStore, count: u32, what: &str) -> Vec<u64> {
+        let made = (0..count).map(|_| PreprocessedNonce {
+            commitments: vec![1; COMMITMENT_BYTES],
+            secret: Zeroizing::new(vec![2; 64]),
+        });
+        let kept = block_on(nonces.keep(claims, &shares(), made.collect(), &SystemEntropy));
+        let ids: Vec<u64> = kept.unwrap_or_default().iter().map(|(id, _)| *id).collect();
+        for id in &ids {
+            assert!(!self.kept.contains(id), "{what}: number {id} again");
+        }
+        self.kept.extend(&ids);
+        ids
+    }
+
     /// One process on the disk, until it has done all it wants or the power goes.
     fn live(&mut self, disk: &SimulatedDisk, what: &str) {
         let claims = match Claims::on(disk.clone()) {
@@ -122,17 +138,7 @@ impl Told {
         if !disk.is_dead() {
             self.check_unless_dead(disk, &claims, &nonces, what);
         }
-        let made = (0..CLAIMS).map(|_| PreprocessedNonce {
-            commitments: vec![1; COMMITMENT_BYTES],
-            secret: Zeroizing::new(vec![2; 64]),
-        });
-        let kept = block_on(nonces.keep(&claims, &shares(), made.collect(), &SystemEntropy));
-        let Ok(kept) = kept else { return };
-        for (id, _) in &kept {
-            assert!(!self.kept.contains(id), "{what}: number {id} again");
-        }
-        self.kept.extend(kept.iter().map(|(id, _)| *id));
-        for (id, _) in kept {
+        for id in self.keep(&claims, &nonces, CLAIMS, what) {
             self.asked += 1;
             let take = NonceSelection {
                 of: shares(),
@@ -144,7 +150,8 @@ impl Told {
                     self.granted.push(self.asked);
                     self.named.push(id);
                     assert_eq!(nonces.open(taken).unwrap().len(), 1);
-                    // A little one: what is folded behind it is a small piece.
+                    self.keep(&claims, &nonces, 1, what);
+                    self.keep(&claims, &nonces, 1, what);
                     let mut node = NodeId([0; 32]);
                     node.0[..4].copy_from_slice(&self.asked.to_be_bytes());
                     if block_on(claims.ban(&ROOT, node, 1)).is_ok() {

@@ -1,6 +1,8 @@
 //! Pair keys between real nodes and a real cluster: they come, go with a process, and nothing waits for them.
 
 use std::{
+    collections::HashSet,
+    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -9,7 +11,7 @@ use std::{
 };
 
 use crate::support::{TestBus, TestCluster, redis_server::RedisServer};
-use covault_core::{derive::RootKey, signature::Curve};
+use covault_core::{derive::RootKey, order::NodeId, signature::Curve};
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus, redis::RedisBus},
     envelope::{Envelope, EnvelopeKind},
@@ -21,6 +23,9 @@ use tokio::time::timeout;
 /// Where an envelope says what protects it, and what it says of pair keys.
 const FORM: usize = 3;
 const PAIR_KEY: u8 = 2;
+/// Where it says of which session it is, and whose.
+const SESSION: Range<usize> = 8..24;
+const SENDER: Range<usize> = 34..66;
 
 /// Counts the rounds and replies that are sent: all of them, and those under a pair key.
 struct CountingBus {
@@ -28,6 +33,10 @@ struct CountingBus {
     said: Mutex<(usize, usize)>,
     /// No pair key can be agreed on.
     drops_halves: AtomicBool,
+    /// To whom halves of keys were sent.
+    halves_to: Mutex<HashSet<NodeId>>,
+    /// A message under a pair key, and where it went.
+    sample: Mutex<Option<(BusAddress, Vec<u8>)>>,
 }
 
 impl CountingBus {
@@ -43,7 +52,14 @@ impl BusDouble for CountingBus {
     }
 
     fn publish(&self, to: BusAddress, message: Vec<u8>) -> Result<(), BusError> {
-        match Envelope::parse(message.clone()).unwrap().header.kind {
+        let header = Envelope::parse(message.clone()).unwrap().header;
+        if header.kind == EnvelopeKind::KeyExchange {
+            self.halves_to.lock().unwrap().insert(header.to);
+        }
+        if message[FORM] == PAIR_KEY && header.kind == EnvelopeKind::Protocol {
+            *self.sample.lock().unwrap() = Some((to, message.clone()));
+        }
+        match header.kind {
             EnvelopeKind::KeyExchange if self.drops_halves.load(Ordering::Relaxed) => return Ok(()),
             EnvelopeKind::Protocol | EnvelopeKind::Reply => {
                 let mut said = self.said.lock().unwrap();
@@ -65,6 +81,8 @@ async fn counted(
         bus,
         said: Mutex::default(),
         drops_halves: AtomicBool::new(drops_halves),
+        halves_to: Mutex::default(),
+        sample: Mutex::default(),
     });
     let medium = TestBus::Other(Arc::clone(&counter) as Arc<dyn Bus>);
     let none = Watermarks { low: 0, high: 0 };
@@ -139,4 +157,26 @@ async fn signing__should_go_on_when_a_new_start_cannot_say_that_it_has_no_pair_k
             test.sign_well(&root, 2).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_agree_on_keys_with_nobody_whose_name_somebody_made_up() {
+    let (counter, test, root) = counted(MemoryBus::new(), false).await;
+    until_paired(&counter, &test, &root).await;
+    let sample = counter.sample.lock().unwrap().clone();
+    let (to, wire) = sample.expect("a round was under a pair key");
+    let made_up = (0..100_u8).map(|number| NodeId([number; 32]));
+    for id in made_up.clone() {
+        let mut forged = wire.clone();
+        // One that no node has run.
+        forged[SESSION].copy_from_slice(&id.0[..16]);
+        forged[SENDER].copy_from_slice(&id.0);
+        counter.bus.publish(to, forged).unwrap();
+    }
+    // Behind them in each inbox.
+    for _ in 0..3 {
+        test.sign_well(&root, 2).await;
+    }
+    let greeted = counter.halves_to.lock().unwrap();
+    assert!(made_up.into_iter().all(|id| !greeted.contains(&id)));
 }
