@@ -71,7 +71,8 @@ impl VaultMaker {
     /// Begins to make a vault, or to find the one of the same name, and does not wait for the end.
     pub fn begin(&self, new: NewVault) {
         let (services, turn) = (Arc::clone(&self.services), Arc::clone(&self.turn));
-        tokio::spawn(async move {
+        // One that ends after this process has given its leases back would make a vault that nobody has for a while.
+        self.services.tasks.spawn(async move {
             let _turn = turn.lock_owned().await;
             // Who asked may have stopped waiting before its turn came.
             if !new.reply.is_closed() {

@@ -27,12 +27,15 @@ use crate::{
 /// Where the directory can be found; `None` while it starts again.
 pub type DirectoryAddress = Option<ActorRef<Msg>>;
 
+/// Where a vault's actor goes; `None` when it is not here, or starting again.
+pub type VaultReply = RpcReplyPort<Option<ActorRef<vault::Msg>>>;
+
 /// Messages.
 pub enum Msg {
     /// Starts the actors of all vaults that are here.
     Resume,
     /// Asks for a vault's actor; `None` when it is not here, or starting again.
-    GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
+    GetVault(VaultId, VaultReply),
     /// Makes a vault, or finds the one of the same name.
     CreateVault(Box<NewVault>),
     /// A vault's actor is to be started again.
@@ -49,8 +52,10 @@ pub enum Msg {
     Started(VaultId, ActorId, Result<(), String>),
 }
 
-/// Actors that begin at the same time, in addition to those that callers ask for: each reads the store.
+/// Actors that begin at the same time: each reads the store. Callers need not wait until all others have begun, and when
+/// they ask for very many at once, those of the first ones are not as late as those of the last ones.
 const STARTING_AT_ONCE: usize = 32;
+const STARTING_FOR_CALLERS: usize = 2 * STARTING_AT_ONCE;
 /// Vaults of which it is looked at once what they have to go on with.
 const LOOKED_AT_ONCE: usize = 200;
 
@@ -73,6 +78,8 @@ pub struct DirectoryState {
     failed_looks: u32,
     /// Whose actors are to begin, in this order; some may have by now, or be gone.
     due: VecDeque<VaultId>,
+    /// Callers whose vaults have no actor yet, in this order.
+    asked: VecDeque<(VaultId, VaultReply)>,
     /// Whose actors have not begun yet.
     starting: HashSet<ActorId>,
     /// What is in memory of refused transactions, of all vaults.
@@ -109,6 +116,7 @@ impl Actor for VaultDirectory {
             is_looking: false,
             failed_looks: 0,
             due: VecDeque::new(),
+            asked: VecDeque::new(),
             starting: HashSet::new(),
             refused_looks: Arc::default(),
         })
@@ -131,17 +139,18 @@ impl Actor for VaultDirectory {
                 }
             }
             Msg::GetVault(id, reply) => {
-                // Nobody waits for all those before it.
-                if !state.failures.contains_key(&id) {
-                    state.start(&myself, id);
+                let is_here = state
+                    .services
+                    .held_leases
+                    .get(LeaseScope::Vault(id))
+                    .is_some();
+                let has_actor = state.vaults.contains_key(&id) || state.failures.contains_key(&id);
+                if is_here && !has_actor {
+                    state.asked.push_back((id, reply));
+                    state.start_asked(&myself);
+                } else {
+                    state.tell(&myself, id, reply);
                 }
-                let found = state.vaults.get(&id);
-                let here = |version| {
-                    let lease = state.services.held_leases.get(LeaseScope::Vault(id));
-                    lease.is_some_and(|lease| lease.version() == version)
-                };
-                let found = found.filter(|(_, version)| here(*version));
-                let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
             Msg::CreateVault(new) => state.maker.begin(*new),
             Msg::LeaseChanged(vault) => state.reconcile(&myself, vault),
@@ -230,7 +239,7 @@ impl DirectoryState {
         let vaults = std::mem::replace(&mut self.unseen, rest);
         let (services, directory) = (Arc::clone(&self.services), myself.clone());
         tokio::spawn(async move {
-            let found = contained(unfinished::among(&services, &vaults)).await;
+            let found = contained(unfinished::among(&*services.store, &vaults)).await;
             let _ = directory.cast(Msg::Looked(vaults, found));
         });
     }
@@ -267,8 +276,33 @@ impl DirectoryState {
         }
     }
 
+    /// Tells a caller of the actor of a vault, which begins where there is none.
+    fn tell(&mut self, myself: &ActorRef<Msg>, id: VaultId, reply: VaultReply) {
+        if !self.failures.contains_key(&id) {
+            self.start(myself, id);
+        }
+        let lease = self.services.held_leases.get(LeaseScope::Vault(id));
+        let here = |version| lease.is_some_and(|lease| lease.version() == version);
+        let found = self.vaults.get(&id);
+        let found = found.filter(|(_, version)| here(*version));
+        let _ = reply.send(found.map(|(actor, _)| actor.clone()));
+    }
+
+    /// Has actors begin that callers wait for.
+    fn start_asked(&mut self, myself: &ActorRef<Msg>) {
+        while self.starting.len() < STARTING_FOR_CALLERS
+            && let Some((id, reply)) = self.asked.pop_front()
+        {
+            // Who asked may have stopped waiting.
+            if !reply.is_closed() {
+                self.tell(myself, id, reply);
+            }
+        }
+    }
+
     /// Has the next ones begin.
     fn start_due(&mut self, myself: &ActorRef<Msg>) {
+        self.start_asked(myself);
         while self.starting.len() < STARTING_AT_ONCE
             && let Some(vault) = self.due.pop_front()
         {

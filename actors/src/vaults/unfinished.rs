@@ -15,12 +15,10 @@ use covault_core::{
     },
 };
 
-use crate::{
-    services::Services,
-    store::{Key, KeySpace, ReadError, Row, Scan, Store, rows},
-};
+use crate::store::{Key, KeySpace, ReadError, Row, Scan, Store, rows};
 
-/// What a vault's actor reads when it begins and goes on with. Their keys begin with the vault.
+/// What a vault's actor reads when it begins and goes on with. Their keys begin with the vault. They are read one after the
+/// other: only an actor of the vault moves a request from one to another, and that one goes on with it.
 const SPACES: [KeySpace; 4] = [
     KeySpace::Outbox,
     KeySpace::Awaiting,
@@ -35,10 +33,9 @@ const PAGE: usize = 500;
 /// # Errors
 /// When the store cannot be read.
 pub async fn among(
-    services: &Services,
+    store: &dyn Store,
     vaults: &BTreeSet<VaultId>,
 ) -> Result<BTreeSet<VaultId>, Fault> {
-    let store = &*services.store;
     let keys: Vec<_> = vaults.iter().map(|id| rows::vault(*id)).collect();
     let stored = store.get_all(&keys).await?;
     let mut unfinished: BTreeSet<_> = vaults
@@ -96,43 +93,5 @@ async fn with_rows(
 }
 
 #[cfg(test)]
-#[allow(non_snake_case, reason = "tests")]
-mod tests {
-    use super::*;
-    use crate::{
-        store::{Batch, Precondition, memory::MemoryStore},
-        testing::CountingStore,
-    };
-    use std::sync::{Arc, atomic::Ordering};
-
-    fn vault(number: u16) -> VaultId {
-        let [high, low] = number.to_be_bytes();
-        VaultId::from_bytes([high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
-    }
-
-    #[tokio::test]
-    async fn vaults_with_rows__should_be_found_among_those_of_others_and_with_very_many() {
-        let inner = Arc::new(MemoryStore::new());
-        let mut batch = Batch::new();
-        // All even ones are others', and have some; of these only two have any, and one of them very many.
-        let others = (0..2_000).step_by(2).map(|number| (number, 1));
-        for (number, count) in others.chain([(7, 5_000), (1_501, 1)]) {
-            for row in 0_u32..count {
-                let key = Key::new(
-                    KeySpace::Outbox,
-                    &[vault(number).as_bytes(), &row.to_be_bytes()],
-                );
-                batch.put(key, Precondition::Absent, Vec::new());
-            }
-        }
-        inner.commit(batch).await.unwrap();
-        let store = CountingStore::new(inner);
-        let ours: BTreeSet<_> = (1..2_000).step_by(2).map(vault).collect();
-        let found = with_rows(&*store, KeySpace::Outbox, &ours).await.unwrap();
-        assert_eq!(found, BTreeSet::from([vault(7), vault(1_501)]));
-        let read = store.read.load(Ordering::SeqCst);
-        assert!(read < 2_500, "{read}");
-        let none = with_rows(&*store, KeySpace::Awaiting, &ours).await.unwrap();
-        assert_eq!(none, BTreeSet::new());
-    }
-}
+#[path = "unfinished_tests.rs"]
+mod tests;
