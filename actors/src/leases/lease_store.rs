@@ -48,6 +48,20 @@ pub(super) async fn leases(
     Ok(leases)
 }
 
+/// The leases of these scopes that there are and that can be read, with the versions of their rows.
+pub(super) async fn stored(
+    store: &dyn Store,
+    scopes: impl Iterator<Item = LeaseScope>,
+) -> Result<BTreeMap<LeaseScope, (LeaseRow, u64)>, Fault> {
+    let keys: Vec<_> = scopes.map(LeaseScope::key).collect();
+    let found = store.get_all(&keys).await?;
+    let found = found.iter().filter_map(|(key, row)| {
+        let stored = rows::decode::<LeaseRow>(&row.value).ok()?;
+        Some((LeaseScope::of(key)?, (stored, row.version)))
+    });
+    Ok(found.collect())
+}
+
 /// What one process does that belongs to no vault.
 pub(super) fn of_no_vault(services: &Services) -> Vec<LeaseScope> {
     let chains = services.chains.followed().map(LeaseScope::Chain);

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{
     Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow,
-    lease_store::{MAX_LEASES_PER_COMMIT, leases, of_no_vault, release, take, take_all},
+    lease_store::{MAX_LEASES_PER_COMMIT, leases, of_no_vault, release, stored, take, take_all},
     member, member_of,
     members::MemberTable,
     told::{self, ToldMisfits, VaultMove},
@@ -32,10 +32,16 @@ use crate::{
 
 /// Vaults that are emptied for others at the same time.
 const MAX_MOVES: usize = 4_096;
+/// The same, with those that were given and that nobody has taken yet: they are nowhere.
+const MAX_AWAY: usize = 2 * MAX_MOVES;
+/// How often it is looked whether others have taken what was given, while there is more to give.
+const TAKEN_INTERVAL: Duration = Duration::from_millis(250);
 /// How long commands may take that are in progress on a vault that is for another orchestrator.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this many rounds all rows are read, changed or not.
 const ROUNDS_PER_FULL_SCAN: u32 = 20;
+/// A round in which only those are read that others are giving counts for so many: new vaults are not among them.
+const ROUNDS_PER_GIVEN: u32 = 4;
 /// After this many lease times the row of a dead orchestrator is deleted.
 const LEASES_BEFORE_DELETION: u64 = 60;
 
@@ -46,6 +52,8 @@ pub enum Msg {
     Leave,
     /// These were emptied, and whether they were given back.
     Moved(Vec<LeaseScope>, bool),
+    /// Others may have taken what was given.
+    TakenDue,
 }
 
 pub struct LeaseManager;
@@ -65,6 +73,12 @@ pub struct LeaseManagerState {
     /// Rounds since everything was looked at.
     rounds: u32,
     moving: BTreeSet<LeaseScope>,
+    /// What was given, as far as nobody is known to have taken it, while there is more to give.
+    given: BTreeSet<LeaseScope>,
+    /// It will be looked who has.
+    looks_for_taken: bool,
+    /// What others are to give to this one, as of the last look at everything.
+    expected: BTreeMap<OrchestratorId, BTreeSet<LeaseScope>>,
     /// There was more to give than may be moving, or to one that was not there for long enough.
     gives_later: bool,
     told_nodes: Option<Vec<covault_core::order::NodeId>>,
@@ -95,6 +109,9 @@ impl Actor for LeaseManager {
             signature: Vec::new(),
             rounds: ROUNDS_PER_FULL_SCAN,
             moving: BTreeSet::new(),
+            given: BTreeSet::new(),
+            looks_for_taken: false,
+            expected: BTreeMap::new(),
             gives_later: false,
             told_nodes: None,
             told_misfits: ToldMisfits::default(),
@@ -143,8 +160,11 @@ impl Actor for LeaseManager {
                 state.leave(&myself).await;
             }
             Msg::Moved(scopes, released) => {
-                for scope in scopes {
-                    state.moving.remove(&scope);
+                for scope in &scopes {
+                    state.moving.remove(scope);
+                }
+                if released {
+                    state.given.extend(scopes);
                 }
                 state.give(&myself);
                 if state.moving.is_empty() || !released {
@@ -153,6 +173,13 @@ impl Actor for LeaseManager {
                 if state.leaving {
                     state.leave(&myself).await;
                 }
+            }
+            Msg::TakenDue => {
+                state.looks_for_taken = false;
+                if let Err(fault) = state.forget_taken().await {
+                    tracing::debug!(?fault, "failed to read which vaults others have taken");
+                }
+                state.give(&myself);
             }
         }
         Ok(())
@@ -186,6 +213,21 @@ impl LeaseManagerState {
                 self.give(myself);
             }
             return Ok(());
+        }
+        let able = |(id, _, eligible): &(OrchestratorId, u64, bool)| (*id, *eligible);
+        let only_moves = signature
+            .iter()
+            .map(able)
+            .eq(self.signature.iter().map(able));
+        if only_moves && !self.leaving && self.rounds < ROUNDS_PER_FULL_SCAN {
+            let wanted = self.given_by_others().await?;
+            if !wanted.is_empty() {
+                self.give(myself);
+                self.take(wanted).await?;
+                self.signature = signature;
+                self.rounds = self.rounds.saturating_add(ROUNDS_PER_GIVEN);
+                return Ok(());
+            }
         }
         let others = of_no_vault(&self.services);
         let leases = leases(&*self.services.store, others).await?;
@@ -315,15 +357,53 @@ impl LeaseManagerState {
         Ok(())
     }
 
+    /// Forgets what others have taken of what was given.
+    async fn forget_taken(&mut self) -> Result<(), Fault> {
+        let given = self.given.iter().copied();
+        let stored = stored(&*self.services.store, given).await?;
+        self.given.retain(|scope| {
+            stored
+                .get(scope)
+                .is_some_and(|(row, _)| row.owner.is_none())
+        });
+        Ok(())
+    }
+
+    /// What others have given by now of what they are to give to this one. Each gives in order, and no more at a time than
+    /// are read.
+    async fn given_by_others(
+        &mut self,
+    ) -> Result<Vec<(LeaseScope, Option<(LeaseRow, u64)>)>, Fault> {
+        let first = self
+            .expected
+            .values()
+            .flat_map(|of| of.iter().take(MAX_AWAY));
+        let stored = stored(&*self.services.store, first.copied()).await?;
+        let mut given = Vec::new();
+        for (owner, expected) in &mut self.expected {
+            expected.retain(|scope| {
+                let Some((row, version)) = stored.get(scope) else {
+                    return true;
+                };
+                if row.owner.is_none() {
+                    given.push((*scope, Some((row.clone(), *version))));
+                }
+                row.owner == Some(*owner)
+            });
+        }
+        Ok(given)
+    }
+
     /// Compares what is stored with what is here. Returns what is to be taken.
     fn reconcile(
-        &self,
+        &mut self,
         leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
     ) -> Vec<(LeaseScope, Option<(LeaseRow, u64)>)> {
         let held_leases = &self.services.held_leases;
         let (me, lease_ms) = (held_leases.me(), self.services.settings.lease_ms);
         let eligible = self.members.eligible(lease_ms);
         let mut wanted = Vec::new();
+        self.expected.clear();
         for (scope, stored) in leases {
             let owner = stored.as_ref().and_then(|(stored, _)| stored.owner);
             if let (Some((_, version)), true) = (stored, owner == Some(me)) {
@@ -339,16 +419,22 @@ impl LeaseManagerState {
                 tracing::warn!(?scope, "lease lost to another orchestrator");
                 held_leases.end(&lease);
             }
-            let is_free = owner.is_none_or(|owner| !self.members.is_live(owner, lease_ms));
-            if is_free && !self.leaving && self.members.preferred(*scope, &eligible) == Some(me) {
-                wanted.push((*scope, stored.clone()));
+            if self.leaving || self.members.preferred(*scope, &eligible) != Some(me) {
+                continue;
+            }
+            match owner.filter(|owner| self.members.is_live(*owner, lease_ms)) {
+                None => wanted.push((*scope, stored.clone())),
+                Some(owner) => {
+                    self.expected.entry(owner).or_default().insert(*scope);
+                }
             }
         }
         wanted
     }
 
-    /// Gives others what they should have, so much at a time that none of it is away for long. Goes by what is here:
-    /// reading the leases of very many vaults takes longer than giving some of them.
+    /// Gives others what they should have, in order, and so much at a time that none of it is away for long: what was given
+    /// and is not taken yet counts as well. Goes by what is here: reading the leases of very many vaults takes longer than
+    /// giving some of them.
     fn give(&mut self, myself: &ActorRef<Msg>) {
         if self.moving.len() > MAX_MOVES / 2 {
             return;
@@ -358,7 +444,9 @@ impl LeaseManagerState {
         let eligible = self.members.eligible(lease_ms);
         let mut leaving = Vec::new();
         self.gives_later = false;
-        for lease in services.held_leases.all() {
+        let mut held = services.held_leases.all();
+        held.sort_unstable_by_key(|lease| lease.scope());
+        for lease in held {
             let scope = lease.scope();
             let preferred = self.members.preferred(scope, &eligible);
             let Some(other) = preferred.filter(|other| *other != me) else {
@@ -366,11 +454,21 @@ impl LeaseManagerState {
             };
             // Who leaves does not wait for anyone to have been there for long.
             let takes = self.leaving || self.members.is_settled(other, lease_ms);
-            if !takes || self.moving.len() >= MAX_MOVES {
+            let away = self.moving.len().saturating_add(self.given.len());
+            if self.moving.len() >= MAX_MOVES || away >= MAX_AWAY {
+                self.gives_later = true;
+                break;
+            }
+            if !takes {
                 self.gives_later = true;
             } else if self.moving.insert(scope) {
                 leaving.push(lease);
             }
+        }
+        if !self.gives_later {
+            self.given.clear();
+        } else if !self.given.is_empty() && !std::mem::replace(&mut self.looks_for_taken, true) {
+            myself.send_after(TAKEN_INTERVAL, || Msg::TakenDue);
         }
         // Each group is free once its slowest vault is empty.
         for group in leaving.chunks(MAX_LEASES_PER_COMMIT) {

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -25,6 +25,7 @@ use covault_core::{fault::Fault, ids::VaultId, schema::wire, testing::ManualCloc
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
+    time::Instant,
 };
 
 use crate::{postgres::Postgres, world::*};
@@ -39,8 +40,11 @@ pub struct Connection {
     pub waiting: watch::Sender<usize>,
     /// What commits of requests came to after they had waited.
     pub refused: watch::Sender<usize>,
-    /// Commits that wrote leases.
+    /// Commits that wrote leases, and scans of all leases.
     pub lease_commits: AtomicUsize,
+    pub lease_scans: AtomicUsize,
+    /// How long each of those takes.
+    pub lease_delay_ms: AtomicU64,
 }
 
 impl Connection {
@@ -62,6 +66,8 @@ impl StoreDouble for Connection {
         };
         if batch.writes().iter().any(writes_lease) {
             self.lease_commits.fetch_add(1, Ordering::SeqCst);
+            let delay_ms = self.lease_delay_ms.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
         }
         let mut spaces = batch.writes().iter().map(|write| write.key.space);
         let waits = *self.held.borrow() && spaces.any(|space| space == KeySpace::Request);
@@ -94,6 +100,9 @@ impl StoreDouble for Connection {
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.thawed().await;
+        if scan.space == KeySpace::Lease && scan.from.is_none() {
+            self.lease_scans.fetch_add(1, Ordering::SeqCst);
+        }
         self.inner.scan(scan).await
     }
 }
@@ -167,6 +176,8 @@ impl Process {
             waiting: watch::channel(0).0,
             refused: watch::channel(0).0,
             lease_commits: AtomicUsize::new(0),
+            lease_scans: AtomicUsize::new(0),
+            lease_delay_ms: AtomicU64::new(0),
         });
         let world = World {
             monotonic: Arc::default(),
@@ -245,6 +256,19 @@ impl Process {
         let gateway = self.gateway.clone();
         self.inside(async move { gateway.stop().await }).await;
         self.kill();
+    }
+
+    /// Has time pass on its steady clock as it does outside, from now on.
+    pub fn let_run(&self) {
+        let monotonic = Arc::clone(&self.monotonic);
+        let (begun, before) = (Instant::now(), monotonic.0.load(Ordering::SeqCst));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let passed = u64::try_from(begun.elapsed().as_millis()).unwrap();
+                monotonic.0.store(before + passed, Ordering::SeqCst);
+            }
+        });
     }
 
     /// Lets a part of the lease time pass on its clock, and waits until it has looked twice.

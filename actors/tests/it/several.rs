@@ -18,6 +18,7 @@ use covault_core::{
 
 use crate::{
     fake_signers::FakeSigners,
+    many_vaults::{copy_vault, numbered},
     processes::{Process, leases, owned, owner, world},
     world::*,
 };
@@ -242,6 +243,41 @@ async fn many_vaults__should_move_together() {
     // Each can be read through either process.
     let vaults = leases(&world).await;
     assert_eq!(vaults.len(), VAULTS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vaults_that_move__should_be_nowhere_in_bounded_number_however_slowly_they_are_taken() {
+    const VAULTS: usize = 40_000;
+    let mut world = world();
+    world.settings.heartbeat_ms = 100;
+    world.settings.lease_ms = 3_000;
+    let mut zero = Process::start(&world).await;
+    let template = zero.vault(&numbered(0)).await;
+    zero.stop().await;
+    copy_vault(&*world.store, template, 1..VAULTS).await;
+    let here = |process: &Process| process.gateway.vault_share().0;
+    let one = Process::start(&world).await;
+    one.let_run();
+    while here(&one) < VAULTS {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let two = Process::start(&world).await;
+    two.connection.lease_delay_ms.store(20, Ordering::SeqCst);
+    two.let_run();
+    let mut most = 0;
+    loop {
+        let (here_one, here_two) = (here(&one), here(&two));
+        most = most.max(VAULTS.saturating_sub(here_one + here_two));
+        if here_two > VAULTS / 3 && here_one + here_two == VAULTS {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(most <= 8_192, "{most}");
+    // Most of the time it reads only what it is to get.
+    let scans = two.connection.lease_scans.load(Ordering::SeqCst);
+    let takes = two.connection.lease_commits.load(Ordering::SeqCst);
+    assert!(takes > 50 && scans <= 12, "{takes} {scans}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
