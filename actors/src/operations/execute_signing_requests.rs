@@ -3,6 +3,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Operation, OperationCall, lookup::request};
 use crate::{
     commands::tokens,
+    leases::LeaseScope,
     process::waiters::{CompletionNotice, CompletionWaiters},
     store::rows,
 };
@@ -17,9 +18,10 @@ use covault_core::{
 
 /// When a call that waits looks again, where the request may end in another process.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(100), MAX_POLL);
-/// After how long it does in the end, and where there is no other process: the token may have been
-/// revoked.
+/// After how long it does in the end, and where the vault is in this process: the token may have been revoked.
 const MAX_POLL: Duration = Duration::from_secs(1);
+/// One in so many times it looks at the request as well where its vault is here: it is told of the end.
+const POLLS_PER_LOOK: u32 = 8;
 
 /// Waits for the outcome of a signing request.
 pub struct ExecuteSigningRequests;
@@ -65,14 +67,15 @@ async fn outcome(
     }
     refuse_waiting(&asked)?;
     let effect = rows::outbox(asked.vault, id);
+    let vault = LeaseScope::Vault(asked.vault);
     drop(asked);
     let mut left = patience;
     let mut called = waiters.closed();
-    let exclusive = services.store.exclusive();
     let mut polls = 0;
     loop {
+        let is_here = services.held_leases.get(vault).is_some();
         if !called {
-            let pause = if exclusive {
+            let pause = if is_here {
                 MAX_POLL
             } else {
                 POLLS.pause(polls)
@@ -82,14 +85,19 @@ async fn outcome(
             left = left.saturating_sub(pause);
             polls += 1;
         }
-        tokens::in_use(services, caller).await?;
+        let last = called || left.is_zero();
+        // Thousands may wait with one token.
+        if last || caller.person.is_some() || waiters.is_to_check(caller.token) {
+            let in_use = tokens::in_use(services, caller).await;
+            in_use.inspect_err(|_| waiters.check_again(&caller.token))?;
+        }
         if let Some(outcome) = notice.outcome() {
             return Ok(outcome.clone());
         }
         // Whether it was called or not: the store says how things stand. The row of a request may be
         // large; that of its effect is not, and there is none once it has ended.
-        let last = called || left.is_zero();
-        if last || services.store.get(&effect).await?.is_none() {
+        let looks = !is_here || polls % POLLS_PER_LOOK == 0;
+        if last || looks && services.store.get(&effect).await?.is_none() {
             let asked = request(services, caller, id).await?;
             if let Some(outcome) = asked.outcome() {
                 return Ok(outcome);

@@ -6,18 +6,33 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use covault_core::{ids::RequestId, request::SigningRequest, schema::wire};
+use covault_core::{
+    ids::{RequestId, TokenId},
+    request::SigningRequest,
+    schema::wire,
+};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, futures::Notified};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::Instant,
+};
 
 use crate::services::OutcomeListener;
+
+/// For how long it is enough that one of those that wait with a token has looked whether it is in use.
+const CHECKED_FOR: Duration = Duration::from_secs(1);
+/// From so many tokens on, those are forgotten that nobody waits with.
+const MANY_TOKENS: usize = 1_024;
 
 /// Those who wait for a request to end.
 #[derive(Default)]
 pub struct CompletionWaiters {
     waiting: Mutex<HashMap<RequestId, Arc<CompletionNotice>>>,
+    /// When it was last looked for one of those that wait with a token whether that is still in use.
+    checked: Mutex<HashMap<TokenId, Instant>>,
     closed: AtomicBool,
 }
 
@@ -29,7 +44,7 @@ pub struct CompletionNotice {
 }
 
 impl CompletionNotice {
-    /// Ends once the request has ended, or nobody is to wait. To be polled before the store is asked.
+    /// Ends once the request has ended or waits for people, or nobody is to wait. To be polled before the store is asked.
     pub fn notified(&self) -> Notified<'_> {
         self.notify.notified()
     }
@@ -73,6 +88,25 @@ impl CompletionWaiters {
     /// Whether nobody is to wait. To be asked after listening to a subscription.
     pub fn closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is to be looked whether a token is still in use: nobody has within the last second.
+    pub fn is_to_check(&self, token: TokenId) -> bool {
+        let (now, mut checked) = (Instant::now(), self.checked.lock());
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < CHECKED_FOR;
+        if checked.get(&token).is_some_and(is_recent) {
+            return false;
+        }
+        if checked.len() >= MANY_TOKENS {
+            checked.retain(|_, at| is_recent(at));
+        }
+        checked.insert(token, now);
+        true
+    }
+
+    /// It was not: whoever else waits with it is to look as well.
+    pub fn check_again(&self, token: &TokenId) {
+        self.checked.lock().remove(token);
     }
 
     /// Forgets a subscription that nobody else shares.

@@ -579,7 +579,8 @@ async fn try_advance(
     *request = next;
     *version = number;
     *delayed = *delayed && !goes_on;
-    if request.state.is_final() {
+    // Nobody waits while people take their time.
+    if request.state.is_final() || matches!(request.state, RequestState::AwaitingApproval { .. }) {
         services.listeners.outcomes.ended(request);
     }
     if let (RequestState::InDoubt { .. }, Some(payload)) = (&request.state, payload)

@@ -99,7 +99,7 @@ impl Listeners {
 
 /// Hears of the end of requests.
 pub trait OutcomeListener: Send + Sync {
-    /// The request is over, and committed.
+    /// The request is over, or waits for people, and that is committed.
     fn ended(&self, request: &SigningRequest);
 }
 

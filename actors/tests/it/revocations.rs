@@ -128,6 +128,52 @@ async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_with_one_token__should_ask_the_store_once_a_second_for_all() {
+    const CALLS: usize = 100;
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    world.settings.execute_wait_ms = 24 * 60 * 60 * 1_000;
+    let (waiting, asked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (seen, counted) = (Arc::clone(&waiting), Arc::clone(&asked));
+    let store = ToldStore::new(&world.store, move |call: StoreCall<'_>| {
+        let StoreCall::Get(key) = call else { return };
+        let count = match key.space {
+            KeySpace::Request => &seen,
+            KeySpace::Token | KeySpace::Outbox => &counted,
+            _ => return,
+        };
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let gateway = world.start_on(store).await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let made = make(&gateway, new_token("shop", TokenKind::Platform)).await;
+    let token = made.token.unwrap();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let pending = create(&gateway, raw(&from)).await;
+    while world.signers.unanswered.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    waiting.store(0, Ordering::SeqCst);
+    let calls = (0..CALLS).map(|_| {
+        let (gateway, caller, uuid) = (gateway.clone(), with(&token), pending.uuid.clone());
+        tokio::spawn(async move { ask_outcome(&gateway, &caller, &uuid).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    while waiting.load(Ordering::SeqCst) < CALLS {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    asked.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let asked = asked.load(Ordering::SeqCst);
+    assert!((1..=CALLS / 5).contains(&asked), "{asked}");
+    revoke(&gateway, &token).await;
+    for call in calls {
+        refused(&call.await.unwrap().unwrap_err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token__should_open_nothing_once_its_time_is_over() {
     let world = World::new();
     let gateway = world.start().await;
