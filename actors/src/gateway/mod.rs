@@ -13,6 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -49,7 +50,7 @@ use crate::{
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
     port::NodeView,
-    process::waiters::CompletionWaiters,
+    process::{tasks::contained, waiters::CompletionWaiters},
     requests::{tracker, tracking::work_queue},
     root::{self, RootSupervisor},
     services::{Listeners, Services},
@@ -365,9 +366,15 @@ impl Gateway {
 
     async fn submit(&self, command: ClientCommand) -> Result<OperationResponse, Fault> {
         let inner = Arc::clone(&self.inner);
+        let work = async move { inner.submit(command).await };
+        let mut work = Box::pin(contained(work));
+        // What is refused at once, as most is in a crowd, needs no other thread.
+        if let Poll::Ready(done) = futures::poll!(&mut work) {
+            return done;
+        }
         // A task of its own: a client that hangs up must not leave a command half done with
         // its idempotency key free.
-        tokio::spawn(async move { inner.submit(command).await })
+        tokio::spawn(work)
             .await
             .unwrap_or_else(|error| Err(Fault::bug(error)))
     }

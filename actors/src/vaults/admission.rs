@@ -142,7 +142,6 @@ pub async fn admit(
         );
         return Err(Fault::field("broadcastTx", problem));
     }
-    foresee(services, &wallet, &payload).await?;
     let broadcast = broadcast && payload.may_broadcast(&services.known);
     if batch.is_some() && !broadcast {
         return Err(Fault::bug("a batch whose payment is not sent"));
@@ -177,6 +176,8 @@ pub async fn admit(
     if replaces.is_none() && gap.is_none() {
         demand.check(services)?;
     }
+    // In a crowd most are refused by then: this may have to read the vault's own wallets.
+    foresee(services, &wallet, &payload).await?;
     let chain_wait = demand.enter(services);
     let request = SigningRequest {
         id: sweep

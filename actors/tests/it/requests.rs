@@ -15,6 +15,7 @@ use covault_core::{
 };
 use std::{
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -444,6 +445,12 @@ async fn create__should_be_refused_where_a_crowd_waits_for_longer_than_it_should
     // 64 wait for 12.8 seconds.
     assert_eq!(accepted, 64);
     assert_eq!(fault.code(), FaultCode::Busy { seconds: 8 });
+    // Thousands may be refused each second: none of them waits for another thread.
+    let again = try_create(&gateway, request(raw(&evm)), None);
+    let Poll::Ready(Err(fault)) = futures::poll!(std::pin::pin!(again)) else {
+        panic!("it waits");
+    };
+    assert!(matches!(fault.code(), FaultCode::Busy { .. }), "{fault:?}");
     gateway.stop().await;
 }
 
@@ -597,5 +604,23 @@ async fn requests_that_no_node_takes__should_count_what_they_cost() {
             .await
             .unwrap(),
     );
+    gateway.stop().await;
+}
+
+/// Also where it was sent: who looks for it in a block, or sends it once more, needs it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent__should_show_its_signed_transaction_in_outcome_and_details() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let made = create(&gateway, send(&address)).await;
+    assert_eq!(made.signed_transaction, "");
+    let outcome = outcome(&gateway, &made.uuid).await;
+    let details = details(&gateway, &made.uuid).await;
+    assert_eq!((outcome.error, world.evm.nonces()), (None, vec![0]));
+    assert!(outcome.signed_transaction.starts_with("0x02"));
+    assert_eq!(details.signed_transaction, outcome.signed_transaction);
+    assert_eq!(details.tx_hash, outcome.tx_hash);
     gateway.stop().await;
 }
