@@ -1,10 +1,15 @@
 //! A client that costs little: one connection, kept open, one call at a time.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
 };
+
+/// A connection that was not used for so long is not used again; as clients do that keep theirs.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// Where and as whom.
 #[derive(Clone)]
@@ -16,6 +21,8 @@ pub struct Target {
 pub struct Connection {
     target: Target,
     stream: Option<BufReader<TcpStream>>,
+    /// When it was used last.
+    used: Option<Instant>,
 }
 
 impl Connection {
@@ -23,6 +30,7 @@ impl Connection {
         Self {
             target: target.clone(),
             stream: None,
+            used: None,
         }
     }
 
@@ -40,7 +48,9 @@ impl Connection {
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        if self.stream.is_none() {
+        // Who waits longer than the service keeps an idle connection finds it closed.
+        let is_stale = self.used.is_none_or(|used| used.elapsed() > IDLE);
+        if self.stream.is_none() || is_stale {
             let stream = TcpStream::connect(address).await.unwrap();
             stream.set_nodelay(true).unwrap();
             self.stream = Some(BufReader::new(stream));
@@ -69,6 +79,7 @@ impl Connection {
         if closes {
             self.stream = None;
         }
+        self.used = Some(Instant::now());
         (status, retry, answer)
     }
 
