@@ -19,6 +19,9 @@ const MOST: Duration = Duration::from_secs(60);
 /// A second team never begins sooner: below this it costs more than it saves.
 const SOONEST_SECOND: Duration = Duration::from_millis(100);
 
+/// A second team begins after this multiple of the average time beside an attempt with a signer that seems to have stopped.
+const STOPPED: u32 = 2;
+
 /// How many classes [`class_of`] has: 1 input, 2, 3 to 4, 5 to 8, and so on.
 pub(super) const CLASSES: usize = 9;
 
@@ -130,6 +133,12 @@ impl SchemeTimes {
             Some(slow) => (slow * at_once.max(1)).min(half).max(SOONEST_SECOND),
             None => half,
         }
+    }
+
+    /// The same beside one with a signer that seems to have stopped.
+    pub(super) fn second_after_stop(&self, class: usize, unmeasured: Duration) -> Duration {
+        let usual = self.average(class).unwrap_or(unmeasured);
+        (usual * STOPPED).max(SOONEST_SECOND)
     }
 }
 

@@ -403,10 +403,14 @@ impl ClusterInner {
         if run.running.len() >= MAX_TEAMS || run.ask.holders().len() <= run.ask.needed() {
             return Ok(None);
         }
-        let due = self.node_registry.second_after(&run.ask, self.attempt);
+        let of_last = (last.team.signers.as_slice(), last.sent);
+        let due = self
+            .node_registry
+            .second_after(&run.ask, self.attempt, of_last);
         let left = due.saturating_sub(last.sent.elapsed());
         if !left.is_zero() {
-            return Ok(Some(left));
+            // What others sign in the meantime may make it sooner.
+            return Ok(Some(left.min(SECOND_TEAM_INTERVAL)));
         }
         let at_work: Vec<&[NodeId]> = run
             .running

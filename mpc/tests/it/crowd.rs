@@ -319,7 +319,6 @@ async fn silent_signer__should_be_waited_for_no_longer_when_all_are_busy() {
     bus.deaf.lock().unwrap().insert(test.nodes[2].identity.id());
     let times = times_of_crowd(&test, &root, AT_ONCE).await;
     let (longest, usual) = (times.last().unwrap(), usual.last().unwrap());
-    println!("longest {longest:?}, undisturbed {usual:?}");
     assert!(
         *longest < Duration::from_millis(600) + 2 * *usual,
         "{times:?}"

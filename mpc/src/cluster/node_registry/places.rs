@@ -4,6 +4,7 @@
 //! scheme. What is more waits here, where it costs nothing, and is sent when its turn has come.
 
 mod choosing;
+mod second_team;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -365,65 +366,6 @@ impl NodeRegistry {
         Ok(self.begin(&mut state, None, ask, chosen?))
     }
 
-    /// Another team, beside those that are at work, the last since `sent`: none of them, and only if not too
-    /// many attempts have had one lately, or only signers of this one have signed since. It may go beyond the windows:
-    /// by half where attempts that were sent later are done, which shows that only this one is stuck; else by one
-    /// session, so that signers that all become slow do not get more to do.
-    pub(in crate::cluster) fn second_team(
-        self: &Arc<Self>,
-        ask: &SigningAsk,
-        at_work: &[&[NodeId]],
-        sent: Instant,
-        failures: &AttemptFailures,
-    ) -> Option<SigningSet> {
-        let mut failures = failures.clone();
-        let sorted = |team: &[NodeId]| {
-            let mut team = team.to_vec();
-            team.sort_unstable();
-            team
-        };
-        for team in at_work {
-            failures.failed(team);
-        }
-        let mut state = lock(&self.state);
-        let group = state.places.group(&ask.key);
-        let credit = group.credit;
-        let overdraft = match group.newest_done.is_some_and(|done| done > sent) {
-            true => Overdraft::Half,
-            false => Overdraft::One,
-        };
-        let beside = (overdraft, sent);
-        let chosen = self.choose(&mut state, ask, &failures, Some(beside));
-        let chosen = chosen.ok()?;
-        let signers = sorted(&chosen.signers);
-        if at_work.iter().any(|team| sorted(team) == signers) {
-            return None;
-        }
-        let loads = &state.places.loads;
-        let has_signed = |node: &NodeId| {
-            let load = loads.get(&(*node, ask.key.scheme));
-            load.is_some_and(|load| load.has_signed_since(sent))
-        };
-        // What makes all slow makes no such difference between signers.
-        let is_free = signers.iter().all(has_signed)
-            && at_work.iter().all(|team| !team.iter().all(has_signed));
-        if !is_free && credit < SECOND_TEAM {
-            return None;
-        }
-        let mut set = self.begin(&mut state, None, ask, chosen);
-        set.is_free = is_free;
-        // First attempts earn second teams; these earn none.
-        state.places.group(&ask.key).credit = credit;
-        Some(set)
-    }
-
-    /// A second team was sent its order: it is charged now, as one that could not be sent costs nothing.
-    pub(in crate::cluster) fn second_team_sent(&self, ask: &SigningAsk) {
-        let mut state = lock(&self.state);
-        let group = state.places.group(&ask.key);
-        group.credit = group.credit.saturating_sub(SECOND_TEAM);
-    }
-
     #[cfg(test)]
     pub(in crate::cluster) fn choices(&self) -> usize {
         lock(&self.state).places.choices
@@ -560,19 +502,6 @@ impl NodeRegistry {
     ) -> T {
         let mut state = lock(&self.state);
         of(&state.places.group(&ask.key).paces, ask.class)
-    }
-
-    /// When a second team begins beside one that has not answered, as it is now. `unmeasured`: what an attempt has that
-    /// nothing is known of.
-    pub(in crate::cluster) fn second_after(
-        &self,
-        ask: &SigningAsk,
-        unmeasured: Duration,
-    ) -> Duration {
-        let mut state = lock(&self.state);
-        let at_once = at_once(&state.places.lines, ask);
-        let paces = &state.places.group(&ask.key).paces;
-        paces.second_after(ask.class, unmeasured, at_once)
     }
 
     /// The team has signed, after so long. `overtook`: how long an earlier attempt of the request has run that still does.

@@ -259,7 +259,8 @@ async fn second_team__should_not_begin_later_because_slow_signers_are_tried() {
         node_registry.answered(&ask, &team, took, None);
     }
     assert!((4..=12).contains(&tries), "{tries}");
-    let after = node_registry.second_after(&ask, Duration::from_secs(3));
+    let of_last = (nodes.as_slice(), tokio::time::Instant::now());
+    let after = node_registry.second_after(&ask, Duration::from_secs(3), of_last);
     assert_eq!(after, Duration::from_millis(100));
 }
 
@@ -323,6 +324,36 @@ async fn second_teams__should_be_of_signers_that_have_signed_since_and_then_cost
 }
 
 #[tokio::test(start_paused = true)]
+async fn second_team__should_begin_sooner_where_a_signer_seems_to_have_stopped() {
+    let (node_registry, nodes) = registry_of::<3>();
+    let [.., stopped] = nodes;
+    let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
+    let none = AttemptFailures::default();
+    let ms = Duration::from_millis;
+    let take = || {
+        let place = node_registry.come(&ask, TURN);
+        node_registry.take_place(&ask, place, &none).ok()
+    };
+    for _ in 0..60 {
+        node_registry.answered(&ask, &take().unwrap(), ms(300), None);
+    }
+    let sent = tokio::time::Instant::now();
+    let sets = std::iter::from_fn(take);
+    let (stuck, good): (Vec<_>, Vec<_>) = sets.partition(|set| set.signers.contains(&stopped));
+    let after = |team: &[NodeId]| node_registry.second_after(&ask, ms(3_000), (team, sent));
+    let (stuck, done) = (&stuck[0].signers, &good[0]);
+    // What was sent with it is done: it may just be slower.
+    tokio::time::advance(ms(360)).await;
+    node_registry.answered(&ask, done, ms(360), None);
+    assert!(after(stuck) > ms(1_000));
+    tokio::time::advance(ms(340)).await;
+    node_registry.answered(&ask, done, ms(340), None);
+    assert!(after(stuck) < ms(650), "{:?}", after(stuck));
+    // All of these have signed since.
+    assert!(after(&done.signers) > ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
 async fn second_team__should_not_begin_later_because_a_crowd_has_ended() {
     let (node_registry, nodes) = registry_of::<3>();
     let ask = SigningAsk::new(Scheme::Dkls23, &nodes, 2, party(), 1);
@@ -346,7 +377,8 @@ async fn second_team__should_not_begin_later_because_a_crowd_has_ended() {
     }
     assert!(at_work.is_empty());
     at_work.extend(std::iter::from_fn(take));
-    let after = node_registry.second_after(&ask, Duration::from_secs(3));
+    let of_last = (nodes.as_slice(), tokio::time::Instant::now());
+    let after = node_registry.second_after(&ask, Duration::from_secs(3), of_last);
     assert!(after <= usual, "{after:?}, usually {usual:?}");
 }
 
