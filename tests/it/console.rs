@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
-const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
-const ETHER: u128 = 1_000_000_000_000_000_000;
+pub const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
+pub const ETHER: u128 = 1_000_000_000_000_000_000;
 /// Where the batch contract is.
 const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
 /// More than anvil takes for a transfer.
-const FEE: &str = "0.001";
+pub const FEE: &str = "0.001";
 
 /// `covault user ...`; what it prints on standard output.
 fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
@@ -28,11 +28,12 @@ fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
     out.trim().to_owned()
 }
 
-fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
+/// A user who sees all vaults; the link to enrol with.
+pub fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
     user(cluster, &["create", name, "--role", role, "--all-vaults"])
 }
 
-fn payment(from: &str, wei: u128, notes: &str) -> Value {
+pub fn payment(from: &str, wei: u128, notes: &str) -> Value {
     json!({"evmSendNative": {"chainId": "31337", "from": from, "to": TO, "value": wei.to_string()}, "notes": notes})
 }
 
@@ -42,7 +43,7 @@ fn message(from: &str, text: &str) -> Value {
 
 /// Adds a passkey to the policy of the signers, as their administrators do: the words that the command prints are those
 /// that the page has shown.
-fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
+pub fn add_to_policy(policy: &Path, enrolled: &Value) -> String {
     let (line, words) = (
         enrolled["line"].as_str().unwrap(),
         enrolled["words"].as_str().unwrap(),
@@ -311,10 +312,13 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     );
     people.ask("verified", "controller", json!({"isUserVerified": true}));
 
-    // Another page on this machine has no session, and is refused.
-    let attack = json!({"page": format!("{}/livez", api.base).replace("127.0.0.1", "localhost"), "path": "/sign-out"});
-    let attacked = people.ask("attack", "controller", attack);
-    assert_eq!(attacked["status"], 403, "{attacked}");
+    // Another page on this machine, and one of a name below the console's, has no session, and is refused.
+    for host in ["localhost", "evil.localhost"] {
+        let page = format!("{}/livez", api.base).replace("127.0.0.1", host);
+        let attack = json!({"page": page, "path": "/sign-out"});
+        let attacked = people.ask("attack", "controller", attack);
+        assert_eq!(attacked["status"], 403, "{host}: {attacked}");
+    }
     let still = people.ask("open", "controller", json!({"path": "/account"}));
     assert_eq!(still["status"], 200);
     assert!(

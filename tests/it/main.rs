@@ -33,6 +33,7 @@ mod events;
 mod few_files;
 mod freeze;
 mod grpc;
+mod hostile_console;
 mod life;
 mod life_crash;
 mod load;

@@ -140,6 +140,12 @@ const commands = {
     const answer = await page.goto(`${origin}${path}`);
     return { status: answer.status(), url: page.url(), title: await page.title(), text: await page.locator('main').innerText() };
   },
+  // What a page shows of a request, with the words to compare, which may be folded away.
+  async compare({ who, path }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}${path}`);
+    return { text: await page.locator('main').innerText(), words: await page.locator('.words').textContent() };
+  },
   async approve({ who, uuids, fee }) {
     const { page } = await person(who);
     const query = uuids.map((uuid) => `uuid=${uuid}`).join('&');
@@ -236,6 +242,28 @@ const commands = {
       if (here.startsWith(name)) return { tabs };
     }
     return { tabs: 0 };
+  },
+  // When something is first seen, in milliseconds from when the page is asked for, on a line of so many bytes per second, with
+  // nothing kept from before; and how many bytes come.
+  async firstPaint({ who, path, bytesPerSecond, times }) {
+    const { page, cdp } = await person(who);
+    await cdp.send('Network.enable');
+    await cdp.send('Network.setCacheDisabled', { cacheDisabled: true });
+    await cdp.send('Network.emulateNetworkConditions', {
+      offline: false, latency: 0, downloadThroughput: bytesPerSecond, uploadThroughput: bytesPerSecond,
+    });
+    const ms = [];
+    let bytes = 0;
+    for (let time = 0; time < times; time += 1) {
+      await page.goto(`${origin}${path}`);
+      ms.push(await page.evaluate(() => new Promise((resolve) => {
+        const look = (list) => list.getEntriesByName('first-contentful-paint').forEach((it) => resolve(it.startTime));
+        new PerformanceObserver(look).observe({ type: 'paint', buffered: true });
+      })));
+      bytes = await page.evaluate(() => [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+        .reduce((sum, it) => sum + it.transferSize, 0));
+    }
+    return { ms, bytes };
   },
   // The inbox loads again by itself.
   async waitForTitle({ who, title }) {
