@@ -224,6 +224,16 @@ async fn texts_of_others__should_be_shown_as_texts() {
     let from = world
         .wallet(&vault, "\"><img src=x onerror=alert(1)>")
         .await;
+    // A wallet that calls itself like somebody whom one pays. What turns the direction of text is in no name.
+    let named = wire::CreateWalletRequest {
+        vault_uuid: vault.clone(),
+        network_type: wire::NetworkType::Evm.into(),
+        name: "bob\u{200b}.eth<b>".into(),
+        r#ref: "bob\u{2060}.eth<img src=x>".into(),
+        ..Default::default()
+    };
+    let named = world.call::<CreateWallet>(&named).await.details.unwrap();
+    let paid = world.payment(&from, &named.address, 5, "").await;
     let notes = "<script>alert(2)</script>'\"&{{7*7}}\u{200b}\u{2060}";
     let uuid = world
         .message(&from, "</textarea><b>pay \u{202e}EVE\u{feff}", notes)
@@ -232,6 +242,8 @@ async fn texts_of_others__should_be_shown_as_texts() {
         "/".to_owned(),
         format!("/requests/{uuid}"),
         format!("/requests?uuid={uuid}"),
+        format!("/requests/{paid}"),
+        format!("/wallets/{}", named.address),
         "/history?search=%3Cscript%3E".to_owned(),
         "/vaults".to_owned(),
         format!("/vaults/{vault}"),
@@ -287,6 +299,40 @@ async fn texts_of_others__should_be_shown_as_texts() {
     ] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
+    for (path, shown) in [
+        (format!("/requests/{paid}"), "bob\\u{200b}.eth&#60;b&#62;"),
+        (format!("/vaults/{vault}"), "bob\\u{2060}.eth&#60;img"),
+    ] {
+        let page = world.get(&path, &person.cookie).await.text;
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+}
+
+/// A page with another name has the same person's passkey sign what this console has asked for.
+#[tokio::test]
+async fn passkey_of_another_page__should_neither_sign_in_nor_approve() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world
+        .vault("treasury", 1, &[("treasurer", &person.line)])
+        .await;
+    let from = world.wallet(&vault, "cash").await;
+    let uuid = world.message(&from, "hello", "").await;
+    let elsewhere = ["https://evil.example"];
+    for other in [
+        person.passkey.clone().at("evil.example", &[ORIGIN]),
+        person.passkey.clone().at(RP_ID, &elsewhere),
+        person.passkey.clone().at("evil.example", &elsewhere),
+    ] {
+        let refused = world.try_sign_in(&other, &person.handle, "").await;
+        assert_eq!(refused.status, 401, "{}", refused.text);
+        let begun = world.begin(&person, &[&uuid]).await.json();
+        let refused = world.finish(&person, &begun, &other).await;
+        assert_eq!(refused.status, 409, "{}", refused.text);
+        let said = refused.json()["results"][0]["text"].to_string();
+        assert!(said.contains("nothing was done: "), "{said}");
+    }
+    assert!(world.details(&uuid).await.approvals.is_empty());
 }
 
 #[tokio::test]

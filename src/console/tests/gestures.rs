@@ -6,7 +6,7 @@ use super::*;
 use crate::console::requests::shown_hash;
 
 impl World {
-    async fn details(&self, uuid: &str) -> wire::SigningRequest {
+    pub async fn details(&self, uuid: &str) -> wire::SigningRequest {
         let request = wire::GetSigningRequestDetailsRequest { uuid: uuid.into() };
         let answer = self.call::<GetSigningRequestDetails>(&request).await;
         answer.signing_request.unwrap()
@@ -21,7 +21,7 @@ impl World {
     }
 
     /// The first step of an approval of messages.
-    async fn begin(&self, who: &PersonWithPasskey, uuids: &[&str]) -> Said {
+    pub async fn begin(&self, who: &PersonWithPasskey, uuids: &[&str]) -> Said {
         let mut items = Vec::new();
         for uuid in uuids {
             let shown = self.shown(who, uuid).await;
@@ -32,7 +32,12 @@ impl World {
     }
 
     /// The second, signed by this passkey.
-    async fn finish(&self, who: &PersonWithPasskey, begun: &Value, passkey: &TestPasskey) -> Said {
+    pub async fn finish(
+        &self,
+        who: &PersonWithPasskey,
+        begun: &Value,
+        passkey: &TestPasskey,
+    ) -> Said {
         let body = json!({
             "form_token": who.form_token,
             "items": begun["form"]["items"],
