@@ -135,27 +135,28 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        Self::start_asking(None).await
+        Self::start_asking(None, 31337).await
     }
 
     /// The client signer asks at this URL; `None`: the program.
-    async fn start_asking(callback: Option<String>) -> Self {
+    async fn start_asking(callback: Option<String>, chain_id: u64) -> Self {
         let chain_folder = tempfile::tempdir().unwrap();
-        let anvil = Anvil::start(chain_folder.path(), 31337).await;
+        let anvil = Anvil::start(chain_folder.path(), chain_id).await;
         let built = fs::read_to_string("deploy/contracts/CovaultBatch.json").unwrap();
         let built: Value = serde_json::from_str(&built).unwrap();
         let code = &built["contracts"]["CovaultBatch"]["runtime"];
         anvil
             .call("anvil_setCode", json!([BATCH_CONTRACT, code]))
             .await;
-        let policy =
-            format!("raw_signing = true\nbatch_contracts = [\"evm:31337:{BATCH_CONTRACT}\"]\n");
+        let policy = format!(
+            "raw_signing = true\nbatch_contracts = [\"evm:{chain_id}:{BATCH_CONTRACT}\"]\n"
+        );
         let url = anvil.url.clone();
         let mut cluster = TestCluster::start_prepared(60_000, &policy, |folder| {
             let path = folder.join("serve.toml");
             let text = fs::read_to_string(&path).unwrap();
             let chain = format!(
-                "[chains.evm.31337]\nrpc = [{url:?}]\nbatch_contract = \"{BATCH_CONTRACT}\"\n"
+                "[chains.evm.{chain_id}]\nrpc = [{url:?}]\nbatch_contract = \"{BATCH_CONTRACT}\"\n"
             );
             fs::write(&path, format!("{text}\n{chain}")).unwrap();
         })
@@ -291,19 +292,25 @@ impl World {
 }
 
 /// `COVAULT_OUTSIDE` is a command, such as a script that writes a configuration and starts a published program with it. Its
-/// environment has what such a configuration needs; its callback is at COVAULT_CALLBACK_PORT.
+/// environment has what such a configuration needs; its callback is at COVAULT_CALLBACK_PORT. `COVAULT_OUTSIDE_CHAIN` is the id
+/// that the development chain has, for programs that have one built in.
 #[tokio::test]
 #[ignore = "runs a program that is not in the tree: just outside COMMAND"]
 async fn program_of_others__should_run_with_a_client_signer() {
     let command = std::env::var("COVAULT_OUTSIDE").expect("COVAULT_OUTSIDE is a command");
     let port = free_port();
-    let world = World::start_asking(Some(format!("http://127.0.0.1:{port}/"))).await;
+    let chain = std::env::var("COVAULT_OUTSIDE_CHAIN").map_or(31337, |id| id.parse().unwrap());
+    let world = World::start_asking(Some(format!("http://127.0.0.1:{port}/")), chain).await;
     let api = &world.cluster.api;
+    let log = world.cluster.serve.log();
+    let (_, grpc) = log.split_once("grpc_address=").unwrap();
+    let grpc = grpc.split_whitespace().next().unwrap().to_owned();
     let status = tokio::task::spawn_blocking({
         let mut program = Command::new("sh");
         program
             .args(["-c", &command])
             .env("COVAULT_URL", &api.base)
+            .env("COVAULT_GRPC", grpc)
             .env("COVAULT_TOKEN", &api.token)
             .env("COVAULT_VAULT", &world.vault)
             .env("COVAULT_WALLET", &world.evm)
