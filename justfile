@@ -107,7 +107,7 @@ bench-claims:
 outside command:
     COVAULT_OUTSIDE='{{command}}' cargo nextest run --workspace --features cggmp24 --test it --run-ignored only --no-capture -E 'test(program_of_others)'
 
-# Calls of the API beside tries to sign in to the console, and what open consoles cost
+# Calls of the API beside tries to sign in to the console, what open consoles cost, and how soon a browser on 1 MB/s shows a page
 bench-console:
     cargo bench --bench console
 
@@ -178,6 +178,10 @@ bench-store *arguments:
 # Start, memory and latency with a million finished requests beside a thousand (10 GB of disk, held in memory; needs vmtouch)
 bench-retention *arguments:
     cargo bench --bench retention -- {{arguments}}
+
+# Every page of the console with a million finished requests and 10,000 that wait for people (10 GB of disk; needs vmtouch)
+bench-pages *arguments:
+    cargo bench --bench retention -- --pages {{arguments}}
 
 # Signatures per second through HTTP and Redis, beside their limit: signers over Redis without HTTP and store; `just bench limit`
 # measures that of 2-of-3, 3-of-5 and 5-of-9

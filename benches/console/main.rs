@@ -1,8 +1,9 @@
-//! What the console costs: 200 tries a second to sign in beside calls of the API, and 500 open consoles. `serve` with
-//! three `signer` processes, a real Redis and the clients share this machine.
+//! What the console costs: 200 tries a second to sign in beside calls of the API, 500 open consoles, and how soon a
+//! browser on a slow line shows something. `serve` with three `signer` processes, a real Redis, the clients and Chromium share
+//! this machine.
 //!
 //! `cargo bench --bench console`. COVAULT_BENCH_SECONDS sets how long each line measures, COVAULT_BENCH_CONSOLES how many
-//! pages are open. Pages of a large store are lines of `cargo bench --bench retention`.
+//! pages are open. Pages of a large store: `cargo bench --bench retention -- --pages`.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -18,6 +19,10 @@
 
 #[path = "../shared/console_person.rs"]
 mod console_person;
+#[path = "../shared/first_paint.rs"]
+mod first_paint;
+#[path = "../shared/goals.rs"]
+mod goals;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 #[path = "../shared/usage.rs"]
@@ -33,6 +38,7 @@ use std::{
 };
 
 use console_person::ConsolePerson;
+use goals::{GoalTable, percentile};
 use serde_json::{Value, json};
 use support::{TestCluster, base64, free_port};
 use usage::cpu_s;
@@ -43,6 +49,11 @@ const RATE: u64 = 200;
 const ROUNDS: usize = 4;
 /// One person may not have all places of listeners.
 const PEOPLE: usize = 10;
+/// More requests that wait than a page of the inbox has.
+const WAITING: u64 = 120;
+/// Percent by which calls may be slower beside tries to sign in, and of a core that open consoles may take.
+const MOST_SLOWER: f64 = 5.0;
+const MOST_OF_A_CORE: f64 = 5.0;
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -85,10 +96,6 @@ async fn at_rate(
     (latencies, statuses)
 }
 
-fn percentile(of: &[f64], percent: usize) -> f64 {
-    of[(of.len() * percent / 100).min(of.len() - 1)]
-}
-
 #[tokio::main]
 async fn main() {
     // `cargo test --benches` and nextest ask for the list of tests: there are none.
@@ -115,12 +122,40 @@ async fn main() {
     for person in &mut people {
         person.sign_in().await;
     }
-    overload(&cluster, &people[0], &from).await;
-    open_consoles(&cluster, &people, &from).await;
+    let mut table = GoalTable::default();
+    overload(&cluster, &people[0], &from, &mut table).await;
+    open_consoles(&cluster, &people, &from, &mut table).await;
+    paints(&cluster, port, &mut table).await;
+    table.print();
+}
+
+/// How soon pages are seen by an approver whose inbox is full.
+async fn paints(cluster: &TestCluster, port: u16, table: &mut GoalTable) {
+    let approver = ConsolePerson::enrol(cluster, port, "approver", "approver").await;
+    let rule = format!("approver={}", approver.line());
+    let vault = cluster.create_vault_with("manual", &["--approver", &rule]);
+    let from = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let mut uuid = String::new();
+    for number in 0..WAITING {
+        let content = base64(format!("message {number}"));
+        let message = json!({"evmMessage": {"chainId": "1", "from": from, "content": content}});
+        uuid = cluster.api.create(message).await;
+    }
+    let (request, of_vault) = (format!("/requests/{uuid}"), format!("/vaults/{vault}"));
+    let wallet = format!("/wallets/{from}");
+    let fixed = ["/", "/history", "/vaults", "/batches", "/account"];
+    let more = [request.as_str(), of_vault.as_str(), wallet.as_str()];
+    let paths = [&fixed[..], &more[..]].concat();
+    tokio::task::block_in_place(|| first_paint::measure(&approver, &paths, table));
 }
 
 /// How much slower calls of the API are beside tries to sign in.
-async fn overload(cluster: &TestCluster, person: &ConsolePerson, from: &str) {
+async fn overload(
+    cluster: &TestCluster,
+    person: &ConsolePerson,
+    from: &str,
+    table: &mut GoalTable,
+) {
     let seconds = number("COVAULT_BENCH_SECONDS", 30);
     let message = json!({"solanaMessage": {"from": from, "content": base64("measure me")}});
     let uuid = cluster.api.create(message).await;
@@ -150,12 +185,19 @@ async fn overload(cluster: &TestCluster, person: &ConsolePerson, from: &str) {
         println!(
             "getSigningRequestDetails p{percent}: {one:.2} ms, beside {RATE} tries a second to sign in {other:.2} ms ({more:+.1} %)"
         );
+        let name = format!("calls slower beside {RATE} tries a second to sign in, p{percent}");
+        table.add(&name, more, MOST_SLOWER, "%");
     }
     println!("  the tries were answered (status, how many, in each round): {tried:?}");
 }
 
 /// What pages that listen cost the service while a request a second changes.
-async fn open_consoles(cluster: &TestCluster, people: &[ConsolePerson], from: &str) {
+async fn open_consoles(
+    cluster: &TestCluster,
+    people: &[ConsolePerson],
+    from: &str,
+    table: &mut GoalTable,
+) {
     let seconds = number("COVAULT_BENCH_SECONDS", 30);
     let count = usize::try_from(number("COVAULT_BENCH_CONSOLES", 500)).unwrap();
     let heard = Arc::new(AtomicU64::new(0));
@@ -196,4 +238,6 @@ async fn open_consoles(cluster: &TestCluster, people: &[ConsolePerson], from: &s
         used[1] - used[0],
         heard.load(Ordering::Relaxed)
     );
+    let name = format!("{count} open consoles, beside none");
+    table.add(&name, used[1] - used[0], MOST_OF_A_CORE, "% of a core");
 }

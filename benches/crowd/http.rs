@@ -34,11 +34,6 @@ impl Connection {
         }
     }
 
-    /// The next call makes a new one.
-    pub fn close(&mut self) {
-        self.stream = None;
-    }
-
     /// The status, `Retry-After` in seconds, and the body.
     pub async fn post(&mut self, operation: &str, body: &Value) -> (u16, u64, Vec<u8>) {
         let body = body.to_string();

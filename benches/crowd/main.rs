@@ -178,8 +178,6 @@ impl Bench {
                         }
                         Err(seconds) => {
                             refused += 1;
-                            // It waits longer than the service keeps an idle connection.
-                            connection.close();
                             tokio::time::sleep(Duration::from_secs(seconds)).await;
                         }
                     }

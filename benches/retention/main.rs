@@ -5,7 +5,8 @@
 //!
 //! `just bench-retention`, about 10 minutes. Options: `--requests N` and `--wallets N` of the large
 //! one, `--runs N`, `--postgres` instead of redb. With `--open N` it measures instead what it costs to
-//! follow N transactions that no block takes, beside the finished requests of the large one. The stores are where temporary files are (TMPDIR),
+//! follow N transactions that no block takes, beside the finished requests of the large one; with `--pages` what each page of
+//! the console takes beside them and `--pending N` requests that wait for people. The stores are where temporary files are (TMPDIR),
 //! take about 10 GB there, and are held in memory by vmtouch.
 #![allow(
     clippy::disallowed_methods,
@@ -23,6 +24,11 @@
 #[path = "../shared/console_person.rs"]
 mod console_person;
 mod copies;
+#[path = "../shared/first_paint.rs"]
+mod first_paint;
+#[path = "../shared/goals.rs"]
+mod goals;
+mod pages;
 mod pinned;
 mod service;
 #[path = "../../tests/it/support/mod.rs"]
@@ -37,7 +43,7 @@ use std::{
 };
 
 use pinned::PinnedFile;
-use service::{BenchService, KINDS};
+use service::{BenchService, KINDS, ServiceSize};
 use support::postgres::Postgres;
 
 struct Options {
@@ -45,6 +51,8 @@ struct Options {
     wallets: u64,
     runs: usize,
     open: u64,
+    pages: bool,
+    pending: u64,
     postgres: bool,
 }
 
@@ -54,6 +62,8 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
         wallets: 100_000,
         runs: 8,
         open: 0,
+        pages: false,
+        pending: 10_000,
         postgres: false,
     };
     let mut arguments = arguments.skip(1);
@@ -64,6 +74,8 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
             "--wallets" => options.wallets = value().parse().unwrap(),
             "--open" => options.open = value().parse().unwrap(),
             "--runs" => options.runs = value().parse().unwrap(),
+            "--pages" => options.pages = true,
+            "--pending" => options.pending = value().parse().unwrap(),
             "--postgres" => options.postgres = true,
             // What cargo adds.
             "--bench" => {}
@@ -113,11 +125,20 @@ async fn main() {
     if options.open > 0 {
         return follow(&options, server.as_ref()).await;
     }
+    if options.pages {
+        return look(&options, server.as_ref()).await;
+    }
     let mut services = Vec::new();
     for (requests, wallets) in [(1_000, 1_000), (options.requests, options.wallets)] {
         let started = Instant::now();
         eprintln!("a service with {requests} requests and {wallets} wallets is being made");
-        services.push(BenchService::start(requests, wallets, 0, server.as_ref()).await);
+        let size = ServiceSize {
+            requests,
+            wallets,
+            open: 0,
+            pending: 0,
+        };
+        services.push(BenchService::start(size, server.as_ref()).await);
         eprintln!("  that took {} s", started.elapsed().as_secs());
     }
     if let Some(server) = &server {
@@ -142,15 +163,16 @@ async fn main() {
 
 /// What it costs to follow transactions that wait: the CPU time of the service while nobody asks it anything.
 async fn follow(options: &Options, server: Option<&Postgres>) {
-    let Options {
-        requests,
-        wallets,
-        open,
-        ..
-    } = *options;
-    for open in [0, open] {
+    let requests = options.requests;
+    for open in [0, options.open] {
         eprintln!("a service with {requests} requests, {open} of them open, is being made");
-        let mut service = BenchService::start(requests, wallets, open, server).await;
+        let size = ServiceSize {
+            requests,
+            wallets: options.wallets,
+            open,
+            pending: 0,
+        };
+        let mut service = BenchService::start(size, server).await;
         let _held = server.is_none().then(|| PinnedFile::new(&service.file()));
         service.launch().await;
         // Pauses between questions have reached their most after that.
@@ -165,6 +187,25 @@ async fn follow(options: &Options, server: Option<&Postgres>) {
         );
         service.stop();
     }
+}
+
+/// What pages of the console take in a large store.
+async fn look(options: &Options, server: Option<&Postgres>) {
+    let size = ServiceSize {
+        requests: options.requests,
+        wallets: options.wallets,
+        open: 0,
+        pending: options.pending,
+    };
+    eprintln!(
+        "a service with {} requests, and {} that wait for people, is being made",
+        size.requests, size.pending
+    );
+    let mut service = BenchService::start(size, server).await;
+    let _held = server.is_none().then(|| PinnedFile::new(&service.file()));
+    service.launch().await;
+    pages::measure(&mut service, size).await;
+    service.stop();
 }
 
 async fn measure(services: &mut [BenchService], options: &Options) -> Vec<Measurements> {

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     console_person::ConsolePerson,
     copies::{self, CopyPlan, SampleRequest},
+    pages::PagePeople,
     support::{Anvil, TestCluster, base64, configure, free_port, postgres::Postgres, store_table},
     usage::{cpu_s, memory_mib},
 };
@@ -65,8 +66,20 @@ const REQUEST: [[&str; 2]; 2] = [
     ["a payment is accepted", "a payment is sent"],
 ];
 
+/// What is in the store of a service.
+#[derive(Clone, Copy)]
+pub struct ServiceSize {
+    /// Finished requests.
+    pub requests: u64,
+    pub wallets: u64,
+    /// Transactions that no block takes.
+    pub open: u64,
+    /// Requests that wait for people.
+    pub pending: u64,
+}
+
 pub struct BenchService {
-    cluster: TestCluster,
+    pub cluster: TestCluster,
     anvil: Anvil,
     _chain_folder: tempfile::TempDir,
     /// The URL of its database; `None` of redb.
@@ -74,15 +87,17 @@ pub struct BenchService {
     http: reqwest::Client,
     pub requests: u64,
     pub wallets: u64,
-    vaults: Vec<String>,
+    pub vaults: Vec<String>,
     addresses: Vec<String>,
-    payers: Vec<String>,
+    pub payers: Vec<String>,
     writers: Vec<String>,
-    batches: Vec<String>,
+    pub batches: Vec<String>,
     /// Who looks at the console.
     viewer: Option<ConsolePerson>,
+    /// Who approves what waits; `None`: nothing does.
+    pub pages: Option<PagePeople>,
     /// When the first of its requests was made.
-    first_ms: u64,
+    pub first_ms: u64,
     next: u64,
     counting: bool,
     /// Nanoseconds of each call, by what was asked.
@@ -90,8 +105,14 @@ pub struct BenchService {
 }
 
 impl BenchService {
-    /// A service with so many finished requests and wallets, and so many transactions that no block takes.
-    pub async fn start(requests: u64, wallets: u64, open: u64, server: Option<&Postgres>) -> Self {
+    /// A service of this size.
+    pub async fn start(size: ServiceSize, server: Option<&Postgres>) -> Self {
+        let ServiceSize {
+            requests,
+            wallets,
+            open,
+            pending,
+        } = size;
         assert_eq!(requests % MADE, 0, "a multiple of {MADE}");
         let chain_folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(chain_folder.path(), CHAIN).await;
@@ -124,6 +145,7 @@ impl BenchService {
             writers: Vec::new(),
             batches: Vec::new(),
             viewer: None,
+            pages: None,
             first_ms: copies::first_ms(now_ms(), requests + open),
             next: now_ms() % 1_000_000 * 1_000_000,
             counting: false,
@@ -136,6 +158,9 @@ impl BenchService {
         viewer.sign_in().await;
         service.viewer = Some(viewer);
         service.make_wallets().await;
+        if pending > 0 {
+            service.pages = Some(PagePeople::make(&service, port, pending).await);
+        }
         let made = service.make_requests().await;
         service.until_final(&made).await;
         let waiting = if open > 0 {
@@ -147,7 +172,7 @@ impl BenchService {
         service
     }
 
-    async fn call(&self, operation: &str, body: &Value) -> Value {
+    pub async fn call(&self, operation: &str, body: &Value) -> Value {
         self.keyed(operation, body, None).await
     }
 

@@ -4,7 +4,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::approval::{PasskeyPublicKey, testing::TestPasskey};
 use serde_json::{Value, json};
 
-use crate::support::{TestCluster, covault, outcome_of};
+use crate::support::{TestCluster, base64, covault, outcome_of};
 
 /// What comes before a point of P-256 in DER.
 const P256_SPKI: &str = "3059301306072a8648ce3d020106082a8648ce3d030107034200";
@@ -120,6 +120,27 @@ impl ConsolePerson {
         assert_eq!(answer.status().as_u16(), 200);
         let line = answer.headers()["set-cookie"].to_str().unwrap();
         self.cookie = line.split(';').next().unwrap().to_owned();
+    }
+
+    /// Where the console is.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The line of the passkey, for rules.
+    pub fn line(&self) -> String {
+        self.passkey.line().line().unwrap()
+    }
+
+    /// The passkey, as the virtual authenticator of a browser takes it.
+    pub fn for_a_browser(&self) -> Value {
+        let handle = BASE64_URL_SAFE_NO_PAD.decode(&self.handle).unwrap();
+        json!({
+            "credentialId": base64(&self.passkey.passkey.credential_id),
+            "rpId": "localhost",
+            "privateKey": base64(self.passkey.pkcs8().unwrap()),
+            "userHandle": base64(handle),
+        })
     }
 
     /// A page; the request is not sent yet.
