@@ -11,6 +11,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
+    clippy::duplicate_mod,
     dead_code,
     unused_imports,
     missing_docs,

@@ -116,7 +116,6 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// `~/.config/covault`, or what the XDG Base Directory Specification says instead.
-#[expect(clippy::disallowed_methods, reason = "this is configuration")]
 fn folder() -> Option<PathBuf> {
     let absolute = |variable: &str| {
         let value = std::env::var_os(variable).map(PathBuf::from);

@@ -21,6 +21,10 @@ use super::{
     over_day,
 };
 
+/// How many times the price that nodes may name a request may name itself: its client wants it, and it may still be the
+/// orchestrator who says so.
+const OWN_PRICE_TIMES: u64 = 4;
+
 /// What one scope (the node, a vault, a wallet) allows. An omitted key is no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScopeRules {
@@ -49,7 +53,7 @@ pub(super) struct ScopeRules {
     pub(super) most_fee: BTreeMap<ChainScope, U256>,
     /// The highest prices that are paid, whoever names them.
     pub(super) most_price: BTreeMap<ChainScope, U256>,
-    /// The same where the request names them, in place of those.
+    /// The same where the request names them. Left out: [`OWN_PRICE_TIMES`] those.
     pub(super) most_own_price: BTreeMap<ChainScope, U256>,
     pub(super) limits: BTreeMap<Asset, AmountLimit>,
     pub(super) approvals: Vec<ApprovalRequirement>,
@@ -303,7 +307,8 @@ impl ScopeRules {
         let default = || U256::from(at.network.rules().default_most_price(at.chain_id));
         let most =
             lowest(&self.most_price).or_else(|| (scope.scope == PolicyScope::Node).then(default));
-        let most_own = lowest(&self.most_own_price).or(most);
+        let most_own = lowest(&self.most_own_price)
+            .or_else(|| Some(most?.saturating_mul(U256::from(OWN_PRICE_TIMES))));
         for (price, most, whose, key) in [
             (asked.price, most, "according to chain nodes", "most_price"),
             (

@@ -584,28 +584,28 @@ fn prices_that_requests_name__should_have_a_ceiling() {
         }
     };
     let none = Policy::default();
-    let most = 1_000 * GWEI;
-    let raised = policy("most_own_price.\"evm:1\" = \"2000000000000\"");
+    let most = 4_000 * GWEI;
+    let raised = policy("most_own_price.\"evm:1\" = \"4200000000000\"");
     // As a coin sweep names it, of the kind without a tip, and a tip alone.
     for dear in [
         own(most + 1, Some(most + 1)),
         own(most + 1, None),
         own(0, Some(most)),
     ] {
-        let fault = refused(&none, dear.clone(), "price: is 1000000000");
+        let fault = refused(&none, dear.clone(), "price: is 400000000");
         assert!(fault.message().contains("by the request"), "{fault}");
         allowed(&raised, dear);
     }
     allowed(&none, own(most, Some(most)));
     allowed(&none, own(most, None));
     // What is raised for nodes is raised for requests, and not the other way round.
-    let nodes = policy("most_price.\"evm:1\" = \"2000000000000\"");
-    allowed(&nodes, own(2 * most, None));
-    refused(&nodes, own(2 * most + 1, None), "price: ");
-    refused(&raised, own(2 * most + 1, None), "price: ");
+    let nodes = policy("most_price.\"evm:1\" = \"1100000000000\"");
+    allowed(&nodes, own(4_400 * GWEI, None));
+    refused(&nodes, own(4_400 * GWEI + 1, None), "price: ");
+    refused(&raised, own(4_200 * GWEI + 1, None), "price: ");
     let of_vault = policy("[each_vault]\nmost_price.evm = \"5\"");
-    refused(&of_vault, own(6, None), "price: ");
-    allowed(&of_vault, own(5, None));
+    refused(&of_vault, own(21, None), "price: ");
+    allowed(&of_vault, own(20, None));
 
     let gas = |price: u64| wire::AptosGas {
         max_gas_amount: Some("9".into()),
@@ -630,8 +630,8 @@ fn prices_that_requests_name__should_have_a_ceiling() {
         };
         order(Network::Aptos, &kind, ChainData::Aptos(facts))
     };
-    allowed(&none, aptos(10_000));
-    refused(&none, aptos(10_001), "price: is 10001 octa");
+    allowed(&none, aptos(40_000));
+    refused(&none, aptos(40_001), "price: is 40001 octa");
 }
 
 #[test]

@@ -243,14 +243,14 @@ async fn wallet(
 fn raw(wallet: &LoadWallet, text: &str) -> Kind {
     Kind::RawMessage(wire::RawMessage {
         from: wallet.address.clone(),
-        content: text.as_bytes().to_vec().into(),
+        content: text.as_bytes().to_vec(),
         ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
     })
 }
 
 /// A message as wallets of its network sign it; where there is none, its bytes.
 fn message_of(wallet: &LoadWallet, text: &str) -> Kind {
-    let (from, content) = (wallet.address.clone(), text.as_bytes().to_vec().into());
+    let (from, content) = (wallet.address.clone(), text.as_bytes().to_vec());
     match wallet.network {
         Network::Evm => Kind::EvmMessage(wire::EvmMessage {
             chain_id: NO_CHAIN,
@@ -277,8 +277,8 @@ fn message_of(wallet: &LoadWallet, text: &str) -> Kind {
             r#type: wire::sui_message::Type::Default.into(),
             content,
         }),
-        // TON's own form has the time of signing in it, which the answer does not tell.
-        Network::Bitcoin | Network::Tron | Network::Ton | Network::Stellar => raw(wallet, text),
+        // They have no form of their own, or one with a time in it that the answer does not tell.
+        _ => raw(wallet, text),
     }
 }
 
