@@ -249,6 +249,12 @@ fn local_url(setting: &str, listen: &str, tls: bool) -> anyhow::Result<String> {
     Ok(url_of(address, tls))
 }
 
+/// What the service says is wrong, in an answer that it has refused.
+pub fn sentence_of(answer: &[u8]) -> Option<String> {
+    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    Some(answer.pointer("/error/message")?.as_str()?.to_owned())
+}
+
 impl AdminClient {
     /// A client of the service at `url`: `unix:/PATH`, or a URL.
     fn new(url: &str, token_file: &Path, builder: reqwest::ClientBuilder) -> anyhow::Result<Self> {
@@ -300,30 +306,32 @@ impl AdminClient {
         Ok(Some(reason.unwrap_or("it does not say why").to_owned()))
     }
 
-    /// Posts a body as it is, and returns the answer as it is.
+    /// Calls an operation, and returns the answer as it is.
     ///
     /// # Errors
-    /// When the token cannot be sent, or nothing answers in time.
-    pub async fn post(
+    /// When the call cannot be made, or nothing answers in time.
+    pub async fn post<O: Operation>(
         &self,
-        path: &str,
-        body: String,
+        request: &O::Request,
         idempotency_key: Option<&str>,
         timeout: Duration,
     ) -> anyhow::Result<reqwest::Response> {
+        let operation = operations::find(O::METHOD).map_err(explain)?.descriptor();
+        let body = json::encode(request).map_err(explain)?;
         let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
             .context("the token file does not contain a token")?;
         token.set_sensitive(true);
         let mut call = self
             .http
-            .post(format!("{}{path}", self.base))
+            .post(format!("{}{}", self.base, operation.http_path()))
             .timeout(timeout)
             .header("x-mtoken", token)
             .header("content-type", "application/json");
         if let Some(key) = idempotency_key {
             call = call.header(IDEMPOTENCY_KEY, key);
         }
-        Ok(call.body(body).send().await?)
+        let sent = call.body(body).send().await;
+        sent.with_context(|| self.is_silent())
     }
 
     fn is_silent(&self) -> String {
@@ -351,9 +359,7 @@ impl AdminClient {
         request: &O::Request,
     ) -> anyhow::Result<O::Response> {
         let operation = operations::find(O::METHOD).map_err(explain)?.descriptor();
-        let body = json::encode(request).map_err(explain)?;
-        let response = self.post(operation.http_path(), body, None, timeout);
-        let response = response.await.with_context(|| self.is_silent())?;
+        let response = self.post::<O>(request, None, timeout).await?;
         let status = response.status();
         let code = response.headers().get(&CODE);
         let code = code
@@ -364,10 +370,7 @@ impl AdminClient {
             .await
             .context("the orchestrator's response is incomplete")?;
         if !status.is_success() {
-            let sentence = serde_json::from_str::<serde_json::Value>(&text)
-                .ok()
-                .and_then(|answer| Some(answer.get("error")?.get("message")?.as_str()?.to_owned()))
-                .unwrap_or(text);
+            let sentence = sentence_of(text.as_bytes()).unwrap_or(text);
             let is_admin = operation.audience() == Audience::Admin;
             let hint = if is_admin && status == reqwest::StatusCode::NOT_FOUND {
                 "; the admin API has an address of its own (serve.admin_listen)"

@@ -483,6 +483,18 @@ fn fees__should_be_limited_per_place() {
     allowed(&policy("most_fee.solana = \"5000\""), lamports(SOL, 5));
 }
 
+/// A payment on Ethereum that names these fees itself.
+fn payment_with(gas_fee: Option<wire::EvmGas>) -> WireKind {
+    WireKind::EvmSendNative(wire::EvmSendNative {
+        chain_id: 1,
+        from: sender(Network::Evm),
+        to: BOB.into(),
+        value: "5".into(),
+        gas_fee,
+        nonce: Some(0),
+    })
+}
+
 #[test]
 fn prices_of_chain_nodes__should_have_a_ceiling() {
     let judged = |policy: &Policy, (order, payload): (SigningOrder, Payload), price| {
@@ -518,16 +530,9 @@ fn prices_of_chain_nodes__should_have_a_ceiling() {
     let of_vault = policy("[each_vault]\nmost_price.evm = \"5\"");
     assert!(judged(&of_vault, native(1, BOB, 5), Some(6)).is_err());
 
-    // The signer takes it from the order: twice the base fee, and the tip. What a request names itself is its own affair.
+    // The signer takes it from the order: twice the base fee, and the tip. What a request names itself has a ceiling of its own.
     let quoted = |gas_fee, max_priority_fee| {
-        let kind = WireKind::EvmSendNative(wire::EvmSendNative {
-            chain_id: 1,
-            from: sender(Network::Evm),
-            to: BOB.into(),
-            value: "5".into(),
-            gas_fee,
-            nonce: Some(0),
-        });
+        let kind = payment_with(gas_fee);
         let facts = evm::ChainData {
             nonce: None,
             eip1559: true,
@@ -561,14 +566,7 @@ fn prices_that_requests_name__should_have_a_ceiling() {
             gas_limit: Some("21000".into()),
             ..Default::default()
         });
-        let kind = WireKind::EvmSendNative(wire::EvmSendNative {
-            chain_id: 1,
-            from: sender(Network::Evm),
-            to: BOB.into(),
-            value: "5".into(),
-            gas_fee,
-            nonce: Some(0),
-        });
+        let kind = payment_with(gas_fee);
         let facts = evm::ChainData {
             nonce: None,
             eip1559: true,

@@ -207,15 +207,18 @@ fn run(file: &(Vec<u8>, usize), cuts: &[usize], loss: Loss, seed: u64) {
     assert!(told.granted.len() >= CLAIMS as usize, "{what}");
 }
 
+/// The operations of the disk in one whole life.
+fn operations(file: &(Vec<u8>, usize)) -> usize {
+    let disk = SimulatedDisk::holding(file.0.clone());
+    Told::default().live(&disk, "whole");
+    disk.operations()
+}
+
 #[test]
 fn claims__should_stand_wherever_the_power_is_cut() {
     let long = std::env::var_os("COVAULT_LONG_SUITE").is_some();
     let file = new_file();
-    let operations = {
-        let disk = SimulatedDisk::holding(file.0.clone());
-        Told::default().live(&disk, "whole");
-        disk.operations()
-    };
+    let operations = operations(&file);
     let mut runs = 0;
     for at in 1..=operations {
         for (which, loss) in Loss::EVERY.into_iter().enumerate() {
@@ -277,11 +280,7 @@ fn lie(file: &(Vec<u8>, usize), (from, cut): (usize, usize), losses: &[Loss]) ->
 fn claims__should_not_miss_unseen_what_a_lying_disk_has_lost() {
     let long = std::env::var_os("COVAULT_LONG_SUITE").is_some();
     let file = new_file();
-    let operations = {
-        let disk = SimulatedDisk::holding(file.0.clone());
-        Told::default().live(&disk, "whole");
-        disk.operations()
-    };
+    let operations = operations(&file);
     let (mut runs, mut noticed) = (0, 0);
     for cut in 2..=operations {
         for (which, before) in [cut - 1, 40, 12, 4].into_iter().enumerate() {

@@ -105,21 +105,25 @@ async fn until_paired(counter: &CountingBus, test: &TestCluster, root: &RootKey)
     paired.await.expect("all have agreed on keys");
 }
 
+/// A node that is started anew is heard, and hears.
+async fn each_starts_anew(test: &mut TestCluster, root: &RootKey) {
+    for place in 0..3 {
+        test.stop_node(place).await;
+        test.start_node(place);
+        test.until_live(3).await;
+        for _ in 0..3 {
+            test.sign_well(root, 2).await;
+        }
+    }
+}
+
 async fn keys_come_and_go(bus: Arc<dyn Bus>) {
     let (counter, mut test, root) = counted(bus, false).await;
     // The replies at most: a key generation is signed.
     let (said, paired) = counter.count();
     assert!(said > 3 && paired <= 3, "{paired} of {said}");
     until_paired(&counter, &test, &root).await;
-    // A node that is started anew is heard, and hears.
-    for place in 0..3 {
-        test.stop_node(place).await;
-        test.start_node(place);
-        test.until_live(3).await;
-        for _ in 0..3 {
-            test.sign_well(&root, 2).await;
-        }
-    }
+    each_starts_anew(&mut test, &root).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,19 +153,17 @@ async fn signing__should_go_on_when_a_new_start_cannot_say_that_it_has_no_pair_k
     let (counter, mut test, root) = counted(MemoryBus::new(), false).await;
     until_paired(&counter, &test, &root).await;
     counter.drops_halves.store(true, Ordering::Relaxed);
-    for place in 0..3 {
-        test.stop_node(place).await;
-        test.start_node(place);
-        test.until_live(3).await;
-        for _ in 0..3 {
-            test.sign_well(&root, 2).await;
-        }
-    }
+    each_starts_anew(&mut test, &root).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_agree_on_keys_with_nobody_whose_name_somebody_made_up() {
-    let (counter, test, root) = counted(MemoryBus::new(), false).await;
+    let (counter, mut test, root) = counted(MemoryBus::new(), false).await;
+    // Nodes that pin nobody take anyone for a peer.
+    for node in &mut test.nodes {
+        node.peers = None;
+    }
+    each_starts_anew(&mut test, &root).await;
     until_paired(&counter, &test, &root).await;
     let sample = counter.sample.lock().unwrap().clone();
     let (to, wire) = sample.expect("a round was under a pair key");

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use covault_actors::operations::{
-    self, CreateSigningRequest, ExecuteSigningRequests, GetSigningRequestDetails, Operation,
+    CreateSigningRequest, ExecuteSigningRequests, GetSigningRequestDetails, Operation,
 };
 use covault_core::schema::{json, wire};
 use parking_lot::Mutex;
@@ -16,7 +16,10 @@ use super::{
     meters::{MeterGrowth, ProcessMeters},
     workload::{LoadRequest, LoadWorkload},
 };
-use crate::cli::{client::AdminClient, progress::ProgressSpinner};
+use crate::cli::{
+    client::{AdminClient, sentence_of},
+    progress::ProgressSpinner,
+};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(60);
@@ -293,16 +296,7 @@ impl LoadDriver {
         request: &O::Request,
         idempotency_key: Option<&str>,
     ) -> CallAnswer<O::Response> {
-        let operation = match operations::find(O::METHOD) {
-            Ok(operation) => operation.descriptor(),
-            Err(fault) => return CallAnswer::Refused(fault.message().to_owned()),
-        };
-        let body = match json::encode(request) {
-            Ok(body) => body,
-            Err(fault) => return CallAnswer::Refused(fault.message().to_owned()),
-        };
-        let path = operation.http_path();
-        let response = self.client.post(path, body, idempotency_key, CALL).await;
+        let response = self.client.post::<O>(request, idempotency_key, CALL).await;
         let response = match response {
             Ok(response) => response,
             Err(error) => return CallAnswer::Refused(format!("no answer: {}", error.root_cause())),
@@ -319,12 +313,9 @@ impl LoadDriver {
             Err(error) => return CallAnswer::Refused(format!("no answer: {error}")),
         };
         if status != 200 {
-            let said: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-            let said = said
-                .pointer("/error/message")
-                .and_then(|said| said.as_str());
-            let said = said.unwrap_or("it does not say why");
-            return CallAnswer::Refused(format!("{}: {said} (HTTP {status})", operation.name()));
+            let said = sentence_of(&text).unwrap_or_else(|| "it does not say why".to_owned());
+            let (_, name) = O::METHOD.rsplit_once('.').unwrap_or(("", O::METHOD));
+            return CallAnswer::Refused(format!("{name}: {said} (HTTP {status})"));
         }
         match json::decode(&text) {
             Ok(answer) => CallAnswer::Given(answer),
