@@ -178,28 +178,22 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
     } else if let Some(vault) = &filter.vault {
         let caller = call.caller(signed_in);
         let gateway = call.gateway();
-        // With a status, more of them are looked through for one page.
-        let (first, limit, most) = match filter.status.is_empty() {
-            true => (number, PAGE, 1),
-            false => (
-                number
-                    .saturating_sub(1)
-                    .saturating_mul(SEARCHED / SEARCH_PAGE)
-                    .saturating_add(1),
-                SEARCH_PAGE,
-                SEARCHED / SEARCH_PAGE,
-            ),
+        // With a status, more of them are looked through until there is a page of those that have it.
+        let most = match filter.status.is_empty() {
+            true => 1,
+            false => SEARCHED / PAGE,
         };
-        let (mut looked, mut is_full) = (0_usize, false);
-        for place in first..first.saturating_add(most) {
-            let looked_at = list(gateway, &caller, vault, (place, limit), |it| {
+        let (mut looked, mut place, mut is_full) = (0_usize, number, true);
+        for _ in 0..most {
+            let looked_at = list(gateway, &caller, vault, (place, PAGE), |it| {
                 if filter.fits(&it) {
                     found.push(shown(&it, &filter.names, signed_in, now_ms));
                 }
             });
             looked = looked.saturating_add(looked_at.await?.requests);
-            is_full = goes_on(gateway, &caller, vault, place.saturating_mul(limit)).await?;
-            if !is_full {
+            is_full = goes_on(gateway, &caller, vault, place.saturating_mul(PAGE)).await?;
+            place = place.saturating_add(1);
+            if !is_full || i64::try_from(found.len()).is_ok_and(|count| count >= PAGE) {
                 break;
             }
         }
@@ -210,8 +204,8 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
             );
         }
         if is_full {
-            let number = number.saturating_add(1).to_string();
-            next = Some(format!("/history?{}", filter.query(&[("page", &number)])));
+            let place = place.to_string();
+            next = Some(format!("/history?{}", filter.query(&[("page", &place)])));
         }
     }
     let choice = |uuid: &str, name: &str, chosen: bool| ChoiceView {

@@ -141,6 +141,37 @@ async fn history__should_show_a_vault_with_large_requests() {
 }
 
 #[tokio::test]
+async fn history_of_a_status__should_be_pages_of_few_that_leave_nothing_out() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let vault = world
+        .vault("treasury", 1, &[("treasurer", &person.line)])
+        .await;
+    let from = world.wallet(&vault, "cash").await;
+    let mut uuids = BTreeSet::new();
+    for number in 0..130 {
+        uuids.insert(world.message(&from, &format!("{number}"), "").await);
+    }
+    let mut path = format!("/history?vault={vault}&status=pending");
+    let (mut found, mut pages) = (BTreeSet::new(), 0);
+    loop {
+        let page = world.get(&path, &person.cookie).await;
+        let shown = named(&page, &uuids);
+        assert!(shown.len() < 100, "{}", shown.len());
+        assert!(shown.is_disjoint(&found));
+        found.extend(shown);
+        pages += 1;
+        let next = page.text.split("href=\"").find(|it| it.contains("page="));
+        let Some(next) = next else {
+            break;
+        };
+        path = next.split('"').next().unwrap().replace("&amp;", "&");
+        path = path.replace("&#38;", "&");
+    }
+    assert_eq!((found, pages), (uuids, 3));
+}
+
+#[tokio::test]
 async fn search__should_end_behind_large_requests_and_say_how_many_it_has_looked_at() {
     let (world, person, vault, _) = with_large_requests().await;
     let from = world.wallet(&vault, "more").await;
