@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth,
-    FeeEstimate, SimulationOutcome, SimulationRequest, TrackedTransaction, TransactionSighting,
+    FeeEstimate, SimulationOutcome, SimulationRequest, TokenFacts, TrackedTransaction,
+    TransactionSighting,
 };
 
 /// So many transactions are asked for again at once.
@@ -144,6 +145,14 @@ impl ChainClient for EndsWitnessed {
         self.client.allowance(owner, token, spender).await
     }
 
+    async fn data_fee(&self) -> Result<u128, ChainError> {
+        self.client.data_fee().await
+    }
+
+    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+        self.client.token_facts(token).await
+    }
+
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         self.client.simulate(trial).await
     }
@@ -182,6 +191,29 @@ mod tests {
 
     use super::*;
     use crate::chain_rpc::Inclusion;
+
+    /// What is left out answers as if the chain had nothing of it: such as no fee for data.
+    #[test]
+    fn every_method_of_a_client__should_be_passed_on() {
+        let (_, client) = include_str!("mod.rs")
+            .split_once("pub trait ChainClient")
+            .unwrap();
+        let (client, _) = client.split_once("\n}\n").unwrap();
+        let methods = client.lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?;
+            let line = line.strip_prefix("async ").unwrap_or(line);
+            line.strip_prefix("fn ")?.split_once('(')
+        });
+        let methods: Vec<_> = methods.map(|(name, _)| name).collect();
+        assert!(methods.len() > 10, "{methods:?}");
+        for method in methods {
+            let passed_on = format!("self.client.{method}(");
+            assert!(
+                include_str!("witnessed.rs").contains(&passed_on),
+                "{method}"
+            );
+        }
+    }
 
     /// It says this of all transactions by one node's word, and nothing by that of two.
     struct OneWord(TransactionSighting);
