@@ -18,7 +18,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Every text of the vectors of a network, and every base64 text as bytes.
 fn samples(network: Network) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
@@ -70,6 +70,7 @@ fn keep(target: &str, samples: &[Vec<u8>]) {
 }
 
 type Target = fn(&[u8]);
+type BlockTarget = fn(&[u8]) -> usize;
 
 fn feed(target: &str, samples: &[Vec<u8>], run: impl Fn(&[u8])) {
     keep(target, samples);
@@ -125,5 +126,45 @@ fn custom_payloads__should_never_panic_and_have_fees_that_can_be_read() {
     for (network, run) in customs {
         let (_, bytes) = samples(network);
         feed(&format!("custom_{}", network.key()), &bytes, run);
+    }
+}
+
+/// A block with a transfer of the coin, and the word of a node about it: the transfer of a token.
+fn block_samples() -> [(Network, Vec<u8>, BlockTarget); 2] {
+    let topic = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+    let word = |byte: u8| format!("{:0>64}", hex::encode([byte; 20]));
+    let (token, amount) = (hex::encode([0xdd; 20]), format!("{:064x}", 5));
+    let (own, parent, tx) = ([1; 32], [0; 32], [7; 32]);
+    let hex0x = |bytes: &[u8]| format!("0x{}", hex::encode(bytes));
+    let block = json!({"number": "0x7", "hash": hex0x(&own), "parentHash": hex0x(&parent), "timestamp": "0x9",
+        "transactions": [{"hash": hex0x(&tx), "blockHash": hex0x(&own), "from": hex0x(&[2; 20]), "to": hex0x(&[3; 20]),
+            "value": "0x5"}]});
+    let logs = json!([{"address": format!("0x{token}"), "blockHash": hex0x(&own), "transactionHash": hex0x(&tx),
+        "logIndex": "0x0", "topics": [format!("0x{topic}"), format!("0x{}", word(2)), format!("0x{}", word(3))],
+        "data": format!("0x{amount}")}]);
+    let evm = format!("{block}\n{logs}");
+    let account = |byte: u8| format!("41{}", hex::encode([byte; 20]));
+    let id = format!("{:016x}{}", 7, hex::encode([1; 24]));
+    let value = json!({"owner_address": account(2), "to_address": account(3), "amount": 5});
+    let block = json!({"blockID": id,
+        "block_header": {"raw_data": {"number": 7, "parentHash": hex::encode(parent), "timestamp": 9_000}},
+        "transactions": [{"txID": hex::encode(tx), "ret": [{"contractRet": "SUCCESS"}],
+            "raw_data": {"contract": [{"type": "TransferContract", "parameter": {"value": value}}]}}]});
+    let infos = json!([{"id": hex::encode(tx), "blockNumber": 7, "blockTimeStamp": 9_000, "fee": 3,
+        "log": [{"address": token, "topics": [topic, word(2), word(3)], "data": amount}]}]);
+    let tron = format!("{block}\n{infos}");
+    [
+        (Network::Evm, evm.into_bytes(), targets::evm_block),
+        (Network::Tron, tron.into_bytes(), targets::tron_block),
+    ]
+}
+
+#[test]
+fn blocks__should_be_read_or_refused_whatever_a_node_says() {
+    for ((network, sample, run), transfers) in block_samples().into_iter().zip([2, 3]) {
+        assert_eq!(run(&sample), transfers, "{}", network.key());
+        feed(&format!("block_{}", network.key()), &[sample], |data| {
+            run(data);
+        });
     }
 }

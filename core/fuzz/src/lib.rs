@@ -1,7 +1,10 @@
 //! What the fuzz targets do with bytes that a client, a node or an orchestrator may send.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
+    deposit::transfer::Account,
     networks::{ChainData, DynNetworkRules, Network, Payload, Queries, WireKind},
     schema::wire,
     signature::Curve,
@@ -158,4 +161,52 @@ pub fn evm_custom(data: &[u8]) {
     };
     let _ = covault_core::networks::evm::calls::AbiTable::built_in().decode(data);
     payload(Network::Evm, &WireKind::EvmSendCustom(wire));
+}
+
+/// The two answers of a node that stand behind each other, as text.
+fn two_answers(data: &[u8]) -> Option<[serde_json::Value; 2]> {
+    let mut answers = data.splitn(2, |byte| *byte == b'\n');
+    let mut next = || serde_json::from_slice(answers.next()?).ok();
+    Some([next()?, next()?])
+}
+
+/// The token of the samples.
+fn tokens() -> BTreeSet<Account> {
+    BTreeSet::from([Account([0xdd; 20])])
+}
+
+/// A block of an EVM node and its logs: what is read is of the coin, or of a token that was asked for. How many transfers
+/// those are.
+pub fn evm_block(data: &[u8]) -> usize {
+    use covault_core::networks::evm::transfers::EvmBlock;
+    let Some([block, logs]) = two_answers(data) else {
+        return 0;
+    };
+    let Ok(block) = EvmBlock::read(&block) else {
+        return 0;
+    };
+    let _ = block.receipts(&logs);
+    assert!(block.values().all(|moved| moved.asset.is_none()));
+    let found = block.tokens(&logs, &tokens()).unwrap_or_default();
+    for moved in &found.moved {
+        assert!(moved.asset.is_some_and(|asset| tokens().contains(&asset)));
+    }
+    block.values().count() + found.moved.len()
+}
+
+/// The same of a TRON node, with the results of the block's transactions.
+pub fn tron_block(data: &[u8]) -> usize {
+    use covault_core::networks::tron::transfers::TronBlock;
+    let Some([block, results]) = two_answers(data) else {
+        return 0;
+    };
+    let Ok(block) = TronBlock::read(&block) else {
+        return 0;
+    };
+    let found = block.transfers(&results, &tokens()).unwrap_or_default();
+    for moved in &found {
+        assert!(moved.moves_something());
+        assert!(moved.asset.is_none_or(|asset| tokens().contains(&asset)));
+    }
+    found.len()
 }
