@@ -47,12 +47,12 @@ pub enum Command {
     /// The coins and tokens that a sweep token takes.
     #[command(subcommand)]
     Asset(AssetCommand),
-    /// Set whether and how deposits on one EVM chain are swept; prints the rules. What you leave out stays as it is.
+    /// Set whether and how deposits on one chain are swept; prints the rules. What you leave out stays as it is.
     Rules {
         /// The sweep token: its id, or its name.
         #[arg(long, value_name = "TOKEN")]
         token: String,
-        /// The id of the EVM chain.
+        /// The chain: the id of an EVM chain, or TRON.
         #[arg(long, value_name = "CHAIN")]
         chain: String,
         /// Sweep the deposits, or stop beginning new sweeps.
@@ -65,15 +65,19 @@ pub enum Command {
         /// The most that a fee may be of an amount of the coin, in percent (5).
         #[arg(long, value_name = "PERCENT")]
         max_cost_percent: Option<u32>,
-        /// The most that a unit of gas may cost, in wei. Empty: any price.
-        #[arg(long, value_name = "WEI")]
+        /// The most that a unit of gas may cost, in wei; on TRON of energy, in sun. Empty: any price.
+        #[arg(long, value_name = "PRICE")]
         max_gas_price: Option<String>,
-        /// The most coin that the gas wallet sends to a deposit wallet for a fee, in wei. Empty: no top-ups are made.
-        #[arg(long, value_name = "WEI")]
+        /// The most coin that the gas wallet sends to a deposit wallet for a fee, in wei or sun. Empty: no top-ups are
+        /// made.
+        #[arg(long, value_name = "AMOUNT")]
         max_top_up: Option<String>,
         /// For how many seconds a sweep may wait before the log warns (86400).
         #[arg(long, value_name = "SECONDS")]
         max_wait: Option<u32>,
+        /// Sweep the coin and each token of a wallet at most once in so many seconds (0: as soon as a deposit is final).
+        #[arg(long, value_name = "SECONDS")]
+        every: Option<u32>,
         /// How fees of tokens are paid: topup.
         #[arg(long, value_name = "METHOD")]
         method: Option<String>,
@@ -154,13 +158,11 @@ pub struct AssetArgs {
     contract: String,
 }
 
-impl AssetArgs {
-    /// The network and the chain id of the API.
-    fn chain(&self) -> (String, String) {
-        match self.chain.eq_ignore_ascii_case("TRON") {
-            true => ("TRON".to_owned(), String::new()),
-            false => ("EVM".to_owned(), self.chain.clone()),
-        }
+/// The network and the chain id of the API, for the id of an EVM chain or `TRON`.
+fn network_and_chain(chain: String) -> (String, String) {
+    match chain.eq_ignore_ascii_case("TRON") {
+        true => ("TRON".to_owned(), String::new()),
+        false => ("EVM".to_owned(), chain),
     }
 }
 
@@ -207,7 +209,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             orchestrator,
         }) => {
             let client = orchestrator.client()?;
-            let (network, chain_id) = asset.chain();
+            let (network, chain_id) = network_and_chain(asset.chain);
             let request = admin::AddSweepAssetRequest {
                 token: asset.token,
                 network,
@@ -227,7 +229,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             orchestrator,
         }) => {
             let client = orchestrator.client()?;
-            let (network, chain_id) = asset.chain();
+            let (network, chain_id) = network_and_chain(asset.chain);
             let request = admin::RemoveSweepAssetRequest {
                 token: asset.token,
                 network,
@@ -249,15 +251,17 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             max_gas_price,
             max_top_up,
             max_wait,
+            every,
             method,
             json,
             orchestrator,
         } => {
             let client = orchestrator.client()?;
+            let (network, chain_id) = network_and_chain(chain);
             let request = admin::SetSweepRulesRequest {
                 token,
-                network: "EVM".to_owned(),
-                chain_id: chain,
+                network,
+                chain_id,
                 enabled,
                 gas_wallet,
                 max_cost_percent,
@@ -265,6 +269,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 max_wait_seconds: max_wait,
                 method,
                 max_top_up,
+                every_seconds: every,
             };
             let now = client.call::<SetSweepRules>(&request).await?;
             answer(json, &now.rules.unwrap_or_default(), rules_text)
@@ -347,9 +352,16 @@ fn rules_text(rules: &admin::SweepRules) -> String {
         "" => none.to_owned(),
         text => text.to_owned(),
     };
+    let every = match rules.every_seconds {
+        0 => "as soon as deposits are final".to_owned(),
+        seconds => format!("{seconds} s"),
+    };
     format!(
-        "chain {}: {}\n  gas wallet      {}\n  most of the coin {} %\n  most per gas    {}\n  most per top-up {}\n  warns after     {} s\n  method          {}",
-        rules.chain_id,
+        "{}: {}\n  gas wallet      {}\n  most of the coin {} %\n  most per gas    {}\n  most per top-up {}\n  warns after     {} s\n  every           {every}\n  method          {}",
+        match rules.chain_id.as_str() {
+            "" => rules.network.clone(),
+            id => format!("chain {id}"),
+        },
         if rules.enabled { "swept" } else { "not swept" },
         or_none(&rules.gas_wallet, "-"),
         rules.max_cost_percent,

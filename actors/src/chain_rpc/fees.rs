@@ -31,6 +31,19 @@ impl FeeEstimate {
     }
 }
 
+/// What a transfer burns of the sender's coin, in the smallest unit, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferBurn {
+    /// Energy that the call uses, whoever pays for it.
+    pub energy: u64,
+    /// The part of it for which coin is burnt.
+    pub burnt_energy: u64,
+    /// What a unit of energy costs.
+    pub energy_price: u64,
+    /// What is burnt beside energy: for bytes, and for a recipient that is not there yet.
+    pub on_top: u64,
+}
+
 /// Whether nodes that answer at about the same time name the same prices: that of a level, or where none is
 /// given, those of all.
 pub(super) fn same_prices<T: Copy>(

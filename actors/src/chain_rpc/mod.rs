@@ -45,7 +45,7 @@ pub use endpoints::{
     ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,
 };
 pub use exchange::{NodeRequest, NodeRequestBody, NodeResponse};
-pub use fees::FeeEstimate;
+pub use fees::{FeeEstimate, TransferBurn};
 pub use health::EndpointHealth;
 pub use jsonrpc::{JsonRpc, RpcCall};
 pub use line::{accepted_at, asked_by, of_request};
@@ -376,6 +376,17 @@ pub trait ChainClient: Send + Sync {
     /// [`ChainError::Unknown`] when no node answered.
     async fn data_fee(&self) -> Result<u128, ChainError> {
         Ok(0)
+    }
+
+    /// What a transfer burns, on networks that burn coin where the sender has no resources of its own.
+    /// Nothing is asked, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when the nodes do not say it, [`ChainError::Refused`] when they say that it would fail.
+    async fn transfer_burn(&self, _payload: &Payload) -> Result<TransferBurn, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked what a transfer burns".into(),
+        ))
     }
 
     /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it.

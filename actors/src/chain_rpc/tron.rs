@@ -17,7 +17,7 @@ use covault_core::{
     amount,
     fault::ExecuteCode,
     networks::{
-        ChainData, DynNetworkRules as _, Queries,
+        ChainData, DynNetworkRules as _, Payload, Queries,
         tron::{
             Block, ChainData as TronChainData, Queries as TronQueries, Tron, TronCall as Trigger,
             expires_ms, parse_address,
@@ -34,7 +34,7 @@ use self::{
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
     EndpointHealth, FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
-    TrackedTransaction, TransactionSighting,
+    TrackedTransaction, TransactionSighting, TransferBurn,
     client::{ChainCall, Client},
     exchange::{ParsedResponse, short},
     is_void,
@@ -306,6 +306,10 @@ impl ChainClient for TronNode {
         let prices = self.http.query_quorum(parameters(), prices);
         let price = prices.await?.byte;
         Ok([FeeEstimate::plain(price.into(), TRANSFER_BYTES, 0); 3])
+    }
+
+    async fn transfer_burn(&self, payload: &Payload) -> Result<TransferBurn, ChainError> {
+        self.burn_of(payload).await
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {

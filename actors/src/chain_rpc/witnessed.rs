@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, EndpointHealth,
     FeeEstimate, SimulationOutcome, SimulationRequest, TokenFacts, TrackedTransaction,
-    TransactionSighting,
+    TransactionSighting, TransferBurn,
 };
 
 /// So many transactions are asked for again at once.
@@ -147,6 +147,10 @@ impl ChainClient for EndsWitnessed {
 
     async fn data_fee(&self) -> Result<u128, ChainError> {
         self.client.data_fee().await
+    }
+
+    async fn transfer_burn(&self, payload: &Payload) -> Result<TransferBurn, ChainError> {
+        self.client.transfer_burn(payload).await
     }
 
     async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {

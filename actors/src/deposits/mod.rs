@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod assets;
 mod beside;
+mod books;
 mod change;
 pub mod follower;
 mod followers;

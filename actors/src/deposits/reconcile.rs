@@ -21,6 +21,7 @@ use covault_core::{
 use self::wanted::stored;
 use super::{
     beside::SideTask,
+    books::{self, LedgerEntry, ledger},
     change::{ChainChange, OpenTransfers, may_be_included},
     follower::FollowStep,
     known::StoredProgress,
@@ -71,15 +72,6 @@ impl HeldAsset {
     }
 }
 
-/// A transfer as the books have it.
-struct LedgerEntry {
-    block: u64,
-    is_send: bool,
-    is_fee: bool,
-    is_final: bool,
-    amount: [u8; 32],
-}
-
 /// A balance that is higher than the ledger explains.
 struct Surplus {
     /// The newest block after which it was not there, as far as is known.
@@ -97,14 +89,6 @@ struct BalanceFinding {
     unclear: [u8; 32],
     /// Whether the difference is unexplained money, or missing money.
     is_more: bool,
-}
-
-fn ledger(base: [u8; 32], entries: &[LedgerEntry], to: u64) -> Ledger {
-    let mut ledger = Ledger::new(base);
-    for entry in entries.iter().filter(|entry| entry.block <= to) {
-        ledger.add(entry.is_send, entry.amount);
-    }
-    ledger
 }
 
 /// Whether what is more may be fees that were less than the nodes have said: nothing is told that nobody has paid.
@@ -131,8 +115,11 @@ impl FollowStep<'_> {
         known: &mut StoredProgress,
     ) -> Result<FollowProgress, FollowError> {
         let now_ms = self.services.monotonic.elapsed_ms();
-        if !self.source.has_balances() || books.is_paused(now_ms) {
+        if books.is_paused(now_ms) {
             return Ok(FollowProgress::AtHead);
+        }
+        if !self.source.has_balances() {
+            return Ok(self.note_what_is_due(known).await?);
         }
         let what = "failed to compare balances of deposit wallets";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
@@ -160,22 +147,7 @@ impl FollowStep<'_> {
             row.is_wanted = false;
             row.round = ReconciliationCounts::default();
         }
-        let network = self.chain.network();
-        let all = deposit_rows::deposit_addresses(network);
-        let scan = Scan {
-            from: row.next.take(),
-            ..Scan::prefix(all.space, &all.bytes, ADDRESSES)
-        };
-        let page = services.store.scan(&scan).await.map_err(Fault::from)?;
-        let mut holdings = Vec::new();
-        for (key, stored) in &page {
-            let address = rows::decode::<DepositAddress>(&stored.value);
-            let address = skip_unreadable(address, "who is told of an address")?;
-            if let Some((account, address)) = deposit_rows::account_of_address(key).zip(address) {
-                let some = self.holdings(account, &address, row.restarts).await?;
-                holdings.extend(some);
-            }
-        }
+        let (holdings, next) = self.next_holdings(row.next.take(), row.restarts).await?;
         let questions: Vec<_> = holdings.iter().map(HeldAsset::question).collect();
         // By its number alone it may be one of another fork.
         let there = self.source.header_at(ring.finalized().block.number).await?;
@@ -241,7 +213,7 @@ impl FollowStep<'_> {
             confirmations: self.confirmations(),
         };
         change.settle(&mut told, &view, usize::MAX)?;
-        row.next = scan.rest(&page).and_then(|scan| scan.from);
+        row.next = next;
         let is_over = row.next.is_none();
         if is_over {
             row.done = Some((now_ms, row.round));
@@ -272,6 +244,65 @@ impl FollowStep<'_> {
             true => FollowProgress::AtHead,
             false => FollowProgress::Behind,
         })
+    }
+
+    /// Notes what is to be swept by the transfers alone, when what is swept was changed: where nodes say nothing of balances
+    /// after a block, there is nothing to compare.
+    async fn note_what_is_due(&self, known: &StoredProgress) -> Result<FollowProgress, Fault> {
+        let key = deposit_rows::reconciliation(self.chain);
+        let (mut row, expect) = stored(self.services, &key).await?;
+        let Some((_, ring)) = known
+            .followed
+            .as_ref()
+            .filter(|_| row.is_wanted || row.next.is_some())
+        else {
+            return Ok(FollowProgress::AtHead);
+        };
+        if row.next.is_none() {
+            row.is_wanted = false;
+        }
+        let finalized = ring.finalized().block.number;
+        let (holdings, next) = self.next_holdings(row.next.take(), row.restarts).await?;
+        let mut balances = Vec::new();
+        for holding in &holdings {
+            let of = (holding.account, holding.asset, holding.owner.token);
+            let balance = books::balance_after(self.services, self.chain, of, finalized).await?;
+            balances.push(Some(balance.to_be_bytes()));
+        }
+        let mut batch = Batch::new();
+        for (due, value) in self.due_sweeps(&holdings, &balances).await? {
+            batch.put(due, Precondition::Any, value);
+        }
+        row.next = next;
+        batch.put(key, expect, rows::encode(&row)?);
+        self.services.store.commit(batch).await?;
+        Ok(match row.next {
+            Some(_) => FollowProgress::Behind,
+            None => FollowProgress::AtHead,
+        })
+    }
+
+    /// What the next wallets may have, from an address on, and the address after them.
+    async fn next_holdings(
+        &self,
+        from: Option<Vec<u8>>,
+        restarts: u32,
+    ) -> Result<(Vec<HeldAsset>, Option<Vec<u8>>), Fault> {
+        let all = deposit_rows::deposit_addresses(self.chain.network());
+        let scan = Scan {
+            from,
+            ..Scan::prefix(all.space, &all.bytes, ADDRESSES)
+        };
+        let page = self.services.store.scan(&scan).await?;
+        let mut holdings = Vec::new();
+        for (key, stored) in &page {
+            let address = rows::decode::<DepositAddress>(&stored.value);
+            let address = skip_unreadable(address, "who is told of an address")?;
+            if let Some((account, address)) = deposit_rows::account_of_address(key).zip(address) {
+                holdings.extend(self.holdings(account, &address, restarts).await?);
+            }
+        }
+        Ok((holdings, scan.rest(&page).and_then(|scan| scan.from)))
     }
 
     /// The rows of what is to be swept and is not noted: of deposits from before it was swept, or wallets of which a node
@@ -338,37 +369,8 @@ impl FollowStep<'_> {
     /// What the books have of a holding since it was last compared.
     async fn entries(&self, holding: &HeldAsset) -> Result<Vec<LedgerEntry>, Fault> {
         let (block, _) = holding.base();
-        let first = block.saturating_add(1);
-        let (all, from) = deposit_rows::transfers_from(self.chain, holding.account, first);
-        let mut entries = Vec::new();
-        let mut next = Some(Scan {
-            from: Some(from),
-            ..Scan::prefix(KeySpace::TransferIndex, &all.bytes, KEYS)
-        });
-        while let Some(scan) = next {
-            let page = self.services.store.scan(&scan).await?;
-            let keys = page
-                .iter()
-                .filter_map(|(key, _)| deposit_rows::transfer_of_index(key));
-            let keys: Vec<_> = keys.collect();
-            for row in self.services.load_all::<TransferRow>(&keys).await? {
-                let row =
-                    row?.ok_or_else(|| Fault::bug("a transfer of an address without a row"))?;
-                let is_it = row.transfer.transfer.asset == holding.asset
-                    && row.transfer.owner.token == holding.owner.token;
-                if let Some(block) = row.state.block().filter(|_| is_it) {
-                    entries.push(LedgerEntry {
-                        block: block.number,
-                        is_send: row.transfer.is_send,
-                        is_fee: row.transfer.is_fee(),
-                        is_final: row.state.is_final(),
-                        amount: row.transfer.transfer.amount,
-                    });
-                }
-            }
-            next = scan.rest(&page);
-        }
-        Ok(entries)
+        let of = (holding.account, holding.asset, holding.owner.token);
+        books::entries(self.services, self.chain, of, block.saturating_add(1)).await
     }
 
     /// Compares a balance after a block with the books. What is more is looked for, block by block, as far as nodes still

@@ -4,7 +4,7 @@ use covault_core::{
     amount::{parse_u128, parse_u256},
     audit::AuditChain,
     deposit::{
-        DepositNetwork, SweepRoute, SweepRules,
+        SweepRoute, SweepRules,
         transfer::{Account, DepositAddress, FollowedChain},
     },
     fault::{Class, Fault},
@@ -43,12 +43,9 @@ pub async fn change(
         max_wait_seconds,
         method,
         max_top_up,
+        every_seconds,
     } = request;
     let chain = AssetName::parse(&network, &chain_id, "")?.chain;
-    if chain.network() == DepositNetwork::Tron {
-        let problem = "must be EVM: deposits on TRON are announced, but not swept yet";
-        return Err(Fault::field("network", problem));
-    }
     if let Some(method) = method
         && method != TOP_UP
     {
@@ -65,7 +62,8 @@ pub async fn change(
         && max_cost_percent.is_none()
         && max_gas_price.is_none()
         && max_top_up.is_none()
-        && max_wait_seconds.is_none();
+        && max_wait_seconds.is_none()
+        && every_seconds.is_none();
     if token.revoked_at_ms.is_some() && !is_switched_off {
         return Err(Fault::field("token", "was revoked"));
     }
@@ -97,6 +95,9 @@ pub async fn change(
     }
     if let Some(seconds) = max_wait_seconds {
         rules.max_wait_s = seconds.into();
+    }
+    if let Some(seconds) = every_seconds {
+        rules.every_s = seconds.into();
     }
     rules.enabled = enabled.unwrap_or(rules.enabled);
     if rules.enabled {
@@ -135,6 +136,7 @@ pub async fn change(
                 .unwrap_or_default(),
         )
         .fact("maxWaitSeconds", rules.max_wait_s)
+        .fact("everySeconds", rules.every_s)
         .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
         match services.store.commit(batch).await {
             Ok(()) => {}
@@ -259,6 +261,7 @@ pub async fn message_of(
         max_gas_price,
         max_top_up,
         max_wait_s,
+        every_s,
     } = rules;
     let gas_wallet = match gas_wallet {
         Some(id) => services.wallet(*id).await?.0.address,
@@ -278,6 +281,7 @@ pub async fn message_of(
             .unwrap_or_default(),
         max_top_up: max_top_up.map(|most| most.to_string()).unwrap_or_default(),
         max_wait_seconds: *max_wait_s,
+        every_seconds: *every_s,
         method: TOP_UP.to_owned(),
     })
 }

@@ -3,6 +3,7 @@
 mod fees;
 mod gas_wallets;
 mod outcome;
+mod tron_fees;
 
 pub use gas_wallets::GasWallets;
 
@@ -22,6 +23,7 @@ use covault_core::{
 };
 
 use self::fees::{MovePlan, SweepSpending};
+use super::books;
 use crate::{
     audit::AuditActor,
     chain_rpc::ChainError,
@@ -187,7 +189,15 @@ impl SweptWallet {
         let (before, rest) = self
             .due
             .split_at(place.map_or(0, |place| place.saturating_add(1)));
+        let (now_ms, every_ms) = (
+            self.services.now_ms(),
+            self.rules.every_s.saturating_mul(1_000),
+        );
         for due in rest.iter().chain(before) {
+            let is_its_turn = |last: &StoredJob| last.job.may_follow(due.asset, every_ms, now_ms);
+            if !last.is_none_or(is_its_turn) {
+                continue;
+            }
             // The nodes are not asked of what is never swept: anyone can pay a little coin to each wallet.
             let Some(minimum) = self.minimum(due.asset) else {
                 self.forget(due).await?;
@@ -204,15 +214,14 @@ impl SweptWallet {
             if after == Some(due.asset) {
                 return Ok(false);
             }
-            let now_ms = self.services.now_ms();
             let next = match last {
                 // Its top-up is the wallet's until something was swept: one node that names no balance ends a sweep, too.
                 Some(last) if !matches!(last.job.state, SweepState::Swept { .. }) => {
                     last.job.instead(due.asset, now_ms)
                 }
                 last => {
-                    let number = last.map_or(0, |last| last.job.number).saturating_add(1);
-                    SweepJob::new(number, due.asset, now_ms)
+                    let last = last.map(|last| &last.job);
+                    SweepJob::following(last, due.asset, every_ms, now_ms)
                 }
             };
             let version = last.map_or(0, |last| last.version);
@@ -230,6 +239,12 @@ impl SweptWallet {
         let Some((cursor, _)) = self.services.load::<CursorRow>(&cursor).await? else {
             return Ok(None);
         };
+        // Its nodes say nothing of earlier blocks; whatever a wallet can do there is a transfer that is followed.
+        if self.chain == FollowedChain::Tron {
+            let (of, block) = ((self.account, asset, self.token), cursor.finalized.number);
+            let balance = books::balance_after(&self.services, self.chain, of, block).await?;
+            return Ok(Some(balance));
+        }
         let Some((_, client)) = self.services.chains.follow(self.chain) else {
             return Ok(None);
         };

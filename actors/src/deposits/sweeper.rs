@@ -12,7 +12,7 @@ use std::{
 
 use covault_core::{
     deposit::{
-        DepositNetwork, SweepRoute, SweepRules,
+        SweepRoute, SweepRules,
         sweep::{SweepJob, SweepState},
         transfer::{Account, FollowedChain},
     },
@@ -53,7 +53,6 @@ const WARN_EVERY_MS: u64 = 60 * 60 * 1_000;
 /// Those of all chains whose deposits can be swept. Each works by itself: nodes that are silent hold up no other chain.
 pub fn of_all_chains(vaults: &VaultActors) -> Vec<ChainSweeper> {
     let chains = vaults.services.chains.followed();
-    let chains = chains.filter(|chain| chain.network() == DepositNetwork::Evm);
     let sweepers = chains.map(|chain| ChainSweeper {
         vaults: vaults.clone(),
         chain,

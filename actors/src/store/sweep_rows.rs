@@ -131,6 +131,7 @@ mod tests {
                 max_gas_price: Some(4),
                 max_top_up: Some(6),
                 max_wait_s: 5,
+                every_s: 7,
             },
         );
         let owner = AddressOwner {
@@ -185,6 +186,8 @@ mod tests {
                 since_ms: 8,
                 blocked_since_ms: Some(6),
                 pauses: 7,
+                round_since_ms: 11,
+                swept: vec![None, Some(Account([2; 20]))],
                 state,
             };
             check(&format!("sweep-v1-{name}"), &job);

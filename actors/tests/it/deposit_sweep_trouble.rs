@@ -383,10 +383,24 @@ async fn unreadable_rows__should_hold_up_neither_other_wallets_nor_the_follower(
 }
 
 /// A store whose power goes at the first commit with a sweep, before it or right after.
-struct SweepCut {
+pub struct SweepCut {
     inner: Arc<dyn Store>,
     is_before: bool,
     is_off: AtomicBool,
+}
+
+impl SweepCut {
+    pub fn new(inner: &Arc<dyn Store>, is_before: bool) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(inner),
+            is_before,
+            is_off: AtomicBool::new(false),
+        })
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.is_off.load(Ordering::SeqCst)
+    }
 }
 
 #[async_trait]
@@ -422,11 +436,7 @@ async fn sweep__should_be_made_once_when_the_process_ends_before_and_after_each_
     let mut ends = 0;
     loop {
         shop.gateway.stop().await;
-        let store = Arc::new(SweepCut {
-            inner: Arc::clone(&shop.world.store),
-            is_before: ends % 2 == 0,
-            is_off: AtomicBool::new(false),
-        });
+        let store = SweepCut::new(&shop.world.store, ends % 2 == 0);
         let chains = chains(&shop.world, &[&anvil.url], 1);
         shop.gateway = shop.world.start_with(Arc::clone(&store) as _, chains).await;
         let is_swept = async |shop: &Shop| {
@@ -434,10 +444,10 @@ async fn sweep__should_be_made_once_when_the_process_ends_before_and_after_each_
                 && status(shop).await.sweeps.is_empty()
         };
         until(&shop, &anvil, "its next step", async |shop| {
-            store.is_off.load(Ordering::SeqCst) || is_swept(shop).await
+            store.is_off() || is_swept(shop).await
         })
         .await;
-        if !store.is_off.load(Ordering::SeqCst) {
+        if !store.is_off() {
             break;
         }
         ends += 1;

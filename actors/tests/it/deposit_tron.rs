@@ -34,14 +34,14 @@ use crate::{
 
 const WATCHED: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
 const OTHER: [u8; 20] = [9; 20];
-const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
-const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
+pub const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
+pub const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 
-fn account(text: &str) -> [u8; 20] {
+pub fn account(text: &str) -> [u8; 20] {
     Account::parse(DepositNetwork::Tron, text).unwrap().0
 }
 
-fn address(account: [u8; 20]) -> String {
+pub fn address(account: [u8; 20]) -> String {
     format!("41{}", hex::encode(account))
 }
 
@@ -50,7 +50,7 @@ fn id(number: u8) -> String {
 }
 
 /// A transaction with what became of it.
-type Transaction = (Value, Value);
+pub type Transaction = (Value, Value);
 
 /// TRX from one to another.
 fn trx(number: u8, from: [u8; 20], to: [u8; 20], result: &str) -> Transaction {
@@ -76,15 +76,15 @@ fn call(number: u8, token: &str, to: [u8; 20], more: Value) -> Transaction {
 
 /// Blocks with their results, and how many of them are solid.
 #[derive(Default)]
-struct TronChain {
-    blocks: Vec<(Value, Value)>,
-    solid: usize,
+pub struct TronChain {
+    pub blocks: Vec<(Value, Value)>,
+    pub solid: usize,
     /// It knows no call for headers, and its newest block is of so many bytes.
     full: Option<usize>,
 }
 
 impl TronChain {
-    fn mine(&mut self, fork: u8, now_ms: u64, transactions: Vec<Transaction>) {
+    pub fn mine(&mut self, fork: u8, now_ms: u64, transactions: Vec<Transaction>) {
         let number = self.blocks.len();
         let block_id = format!("{number:016x}{}", hex::encode([fork; 24]));
         let parent = match self.blocks.last() {
@@ -107,7 +107,7 @@ impl TronChain {
         self.blocks.push((block, json!(infos)));
     }
 
-    fn answer(&self, path: &str, body: &Value) -> Option<Value> {
+    pub fn answer(&self, path: &str, body: &Value) -> Option<Value> {
         let header = |at: usize| {
             let mut block = self.blocks[at].0.clone();
             block.as_object_mut().unwrap().remove("transactions");

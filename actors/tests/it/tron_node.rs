@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use covault_actors::chain_rpc::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainClients, ChainEndpoints, ChainError,
     ChainKey, FeeEstimate, Inclusion, SimulationOutcome, SimulationRequest, Standing,
-    TrackedTransaction, TransactionSighting,
+    TrackedTransaction, TransactionSighting, TransferBurn,
 };
 use covault_core::{
     fault::ExecuteCode,
@@ -563,6 +563,55 @@ async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
     assert!(
         matches!(nowhere, Err(ChainError::Refused(_))),
         "{nowhere:?}"
+    );
+}
+
+#[tokio::test]
+async fn transfer_burn__should_be_what_as_many_nodes_name_as_have_to_agree() {
+    let transfer = |amount: &str| {
+        let kind = WireKind::TronSendTrc20(wire::TronSendTrc20 {
+            from: FROM.into(),
+            to: "TEkxiTehnzSmSe2XqrBj4w32RUN966rdz8".into(),
+            contract_address: TOKEN.into(),
+            amount: amount.into(),
+            fee_limit: None,
+        });
+        Payload::parse(&kind).unwrap()
+    };
+    let node = |energy: u64| {
+        let mut state = TronTestState::default();
+        state.trial["energy_used"] = json!(energy);
+        TronTestNode::start(state)
+    };
+    let (liar, one, other) = (node(1).await, node(64_000).await, node(64_000).await);
+    let endpoints = ChainEndpoints {
+        agree: 2,
+        ..ChainEndpoints::new([&liar, &one, &other].map(|node| node.url.clone()).to_vec())
+    };
+    let client = connect_to(ChainKey::of(Network::Tron, None), endpoints);
+    // Its 1,000 energy is not enough for all of it, and its 600 bytes are.
+    let expected = TransferBurn {
+        energy: 64_000,
+        burnt_energy: 64_000,
+        energy_price: 100,
+        on_top: 0,
+    };
+    assert_eq!(client.transfer_burn(&transfer("5")).await, Ok(expected));
+    let alone = connect(&[&node(1_000).await]);
+    let own = alone.transfer_burn(&transfer("5")).await.unwrap();
+    assert_eq!((own.energy, own.burnt_energy), (1_000, 0));
+    // A call that would fail is not sent.
+    let failing = json!({"result": {"result": true, "message": hex::encode("REVERT opcode executed")},
+        "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]}});
+    let state = TronTestState {
+        trial: failing,
+        ..TronTestState::default()
+    };
+    let client = connect(&[&TronTestNode::start(state).await]);
+    let refused = client.transfer_burn(&transfer("10")).await;
+    assert!(
+        matches!(&refused, Err(ChainError::Refused(refusal)) if refusal.code == ExecuteCode::InsufficientFunds),
+        "{refused:?}"
     );
 }
 

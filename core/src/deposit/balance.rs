@@ -52,6 +52,11 @@ impl Ledger {
         *side = side.saturating_add(wide(amount));
     }
 
+    /// What the address has by it, big-endian, all that fits; nothing where more went than came.
+    pub fn balance(&self) -> [u8; 32] {
+        narrow(self.received.saturating_sub(self.sent))
+    }
+
     /// How what is there stands to it.
     pub fn compare(&self, balance: [u8; 32]) -> Comparison {
         let there = wide(balance).saturating_add(self.sent);
@@ -120,6 +125,7 @@ mod tests {
         ledger.add(false, amount(5));
         ledger.add(true, amount(12));
         assert_eq!(ledger.compare(amount(3)), Comparison::Equal);
+        assert_eq!(ledger.balance(), amount(3));
         assert_eq!(ledger.compare(amount(7)), Comparison::More(amount(4)));
         assert_eq!(ledger.compare(amount(0)), Comparison::Less(amount(3)));
         // A token may say what it likes.
@@ -131,6 +137,8 @@ mod tests {
             ledger.add(true, [u8::MAX; 32]);
         }
         assert_eq!(ledger.compare(amount(3)), Comparison::Equal);
+        ledger.add(true, amount(4));
+        assert_eq!(ledger.balance(), amount(0), "more went than came");
     }
 
     #[test]

@@ -223,6 +223,8 @@ pub struct SweepRules {
     pub max_top_up: Option<u128>,
     /// How long a sweep may wait before operators are told, in seconds.
     pub max_wait_s: u64,
+    /// How much later than the last sweep of a wallet the next one begins at the earliest, in seconds; 0: at once.
+    pub every_s: u64,
 }
 
 impl Default for SweepRules {
@@ -235,6 +237,7 @@ impl Default for SweepRules {
             max_gas_price: None,
             max_top_up: None,
             max_wait_s: 24 * 60 * 60,
+            every_s: 0,
         }
     }
 }

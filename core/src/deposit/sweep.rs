@@ -52,6 +52,10 @@ pub struct SweepJob {
     pub blocked_since_ms: Option<u64>,
     /// How often it was paused: each pause is longer than the one before.
     pub pauses: u32,
+    /// When the wallet's present round began, in milliseconds since the Unix epoch.
+    pub round_since_ms: u64,
+    /// What was swept of the wallet in this round.
+    pub swept: Vec<Option<Account>>,
     /// Where it stands.
     pub state: SweepState,
 }
@@ -107,7 +111,7 @@ pub enum SweepState {
 pub enum PauseReason {
     /// A unit of gas costs more than the most that is allowed.
     GasPrice {
-        /// What it costs now, in wei.
+        /// What it costs now, in the smallest unit of the coin.
         price: u128,
     },
     /// The fee would be too large a part of what is moved.
@@ -133,7 +137,7 @@ impl fmt::Display for PauseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::GasPrice { price } => {
-                write!(f, "gas costs {price} wei, more than maxGasPrice")
+                write!(f, "a unit of gas costs {price}, more than maxGasPrice")
             }
             Self::Cost => f.write_str("the fee is more than maxCostPercent of the amount"),
             Self::GasWalletEmpty => {
@@ -149,7 +153,7 @@ impl fmt::Display for PauseReason {
             Self::Unavailable(reason) => f.write_str(reason),
             Self::TopUpTooLarge { wanted } => {
                 let wanted = U256::from_be_bytes(*wanted);
-                write!(f, "a top-up of {wanted} wei is needed, more than maxTopUp")
+                write!(f, "a top-up of {wanted} is needed, more than maxTopUp")
             }
         }
     }
@@ -210,8 +214,40 @@ impl SweepJob {
             since_ms: now_ms,
             blocked_since_ms: None,
             pauses: 0,
+            round_since_ms: now_ms,
+            swept: Vec::new(),
             state: SweepState::Due,
         }
+    }
+
+    /// The sweep that follows one that is over, or the first of a wallet; `every_ms` is how long a round is.
+    pub fn following(
+        last: Option<&Self>,
+        asset: Option<Account>,
+        every_ms: u64,
+        now_ms: u64,
+    ) -> Self {
+        let Some(last) = last else {
+            return Self::new(1, asset, now_ms);
+        };
+        let next = Self::new(last.number.saturating_add(1), asset, now_ms);
+        match last.is_round_over(every_ms, now_ms) {
+            true => next,
+            false => Self {
+                round_since_ms: last.round_since_ms,
+                swept: last.swept.clone(),
+                ..next
+            },
+        }
+    }
+
+    /// Whether a coin or token of the wallet may be swept after this sweep: each once in a round of so many milliseconds.
+    pub fn may_follow(&self, asset: Option<Account>, every_ms: u64, now_ms: u64) -> bool {
+        self.is_round_over(every_ms, now_ms) || !self.swept.contains(&asset)
+    }
+
+    fn is_round_over(&self, every_ms: u64, now_ms: u64) -> bool {
+        now_ms >= self.round_since_ms.saturating_add(every_ms)
     }
 
     /// A sweep of another coin or token of the wallet in place of this one, which waits. How long the wallet has waited
@@ -225,6 +261,8 @@ impl SweepJob {
             pauses: self.pauses,
             top_up: self.top_up,
             lost_top_up: self.lost_top_up,
+            round_since_ms: self.round_since_ms,
+            swept: self.swept.clone(),
             state: waiting(self.top_up),
             ..next
         }
@@ -299,6 +337,7 @@ impl SweepJob {
             }
             (State::Moving { amount, .. }, Event::MoveFinal) => {
                 next.state = State::Swept { amount: *amount };
+                next.swept.push(self.asset);
                 next.blocked_since_ms = None;
                 next.pauses = 0;
             }
@@ -349,19 +388,19 @@ fn waiting(top_up: Option<TopUp>) -> SweepState {
     }
 }
 
-/// What gas costs now.
+/// What gas costs now; on TRON energy. Prices and fees are in the smallest unit of the coin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GasCost {
-    /// Gas that the transaction may use.
+    /// Gas that the transaction may use; on TRON what it burns coin for.
     pub limit: u64,
-    /// Price of a unit of gas that a block takes now, in wei.
+    /// Price of a unit of gas that a block takes now.
     pub price: u128,
-    /// What the chain takes beside gas, for its data elsewhere, in wei.
+    /// What the chain takes beside gas: rollups for their data elsewhere, TRON for bytes and for an account that is new.
     pub data_fee: u128,
 }
 
 impl GasCost {
-    /// All of it, in wei.
+    /// All of it.
     pub fn total(&self) -> U256 {
         let gas = U256::from(self.limit).saturating_mul(U256::from(self.price));
         gas.saturating_add(U256::from(self.data_fee))

@@ -263,3 +263,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn round__should_have_each_coin_or_token_once() {
+    let (token, every_ms) = (Some(Account([3; 20])), 1_000);
+    let swept = |job: SweepJob, now_ms| {
+        let (request, amount) = (RequestId::from_bytes([1; 16]), [1; 32]);
+        let moved = job.step(SweepEvent::MoveRequested { request, amount }, now_ms);
+        moved.unwrap().step(SweepEvent::MoveFinal, now_ms).unwrap()
+    };
+    let first = swept(SweepJob::following(None, token, every_ms, 5_000), 5_100);
+    assert!(!first.may_follow(token, every_ms, 5_999));
+    assert!(first.may_follow(None, every_ms, 5_200));
+    assert!(first.may_follow(token, 0, 5_100), "no rounds");
+    // The coin belongs to the same round, which ends when it would have ended.
+    let coin = SweepJob::following(Some(&first), None, every_ms, 5_200);
+    assert_eq!((coin.number, coin.round_since_ms), (2, 5_000));
+    let coin = swept(coin, 5_300);
+    assert_eq!(coin.swept, [token, None]);
+    assert!(!coin.may_follow(None, every_ms, 5_999));
+    assert!(!coin.may_follow(token, every_ms, 5_999));
+    let next = SweepJob::following(Some(&coin), token, every_ms, 6_000);
+    assert!(coin.may_follow(token, every_ms, 6_000));
+    assert_eq!((next.round_since_ms, next.swept.len()), (6_000, 0));
+    // One that waits and gives its place to another stays in its round.
+    let waits = SweepJob::following(Some(&first), None, every_ms, 5_200);
+    let instead = waits.instead(Some(Account([4; 20])), 5_300);
+    assert_eq!(
+        (instead.round_since_ms, &instead.swept),
+        (5_000, &first.swept)
+    );
+}

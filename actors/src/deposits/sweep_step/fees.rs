@@ -1,14 +1,15 @@
-//! The fee of a sweep's next transaction, and whether it is worth sending.
+//! The fee of a sweep's next transaction, and whether it is worth sending; those of TRON: `tron_fees.rs`.
 
 use covault_core::{
     amount::{U256, parse_u256},
     deposit::{
         sweep::{GasCost, PauseReason, SweepEvent, SweepJob},
-        transfer::Account,
+        transfer::{Account, FollowedChain},
     },
     fault::ExecuteCode,
     networks::{ChainData, Network, Payload, WireKind, evm::Fees},
     schema::wire,
+    wallet::Wallet,
 };
 
 use super::{SweptWallet, outcome};
@@ -62,7 +63,7 @@ impl SweepSpending<'_> {
         let there = there.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         let Some(there) = there else {
             let problem = "the chain's nodes do not report the wallet's balance of it";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+            return Ok(paused(problem));
         };
         if there.is_zero() {
             return Ok(MovePlan::Change(SweepEvent::NothingLeft));
@@ -74,11 +75,13 @@ impl SweepSpending<'_> {
         let amount = there.min(now);
         if amount.is_zero() {
             let problem = "the wallet's balance of it is 0: something else has moved it";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+            return Ok(paused(problem));
         }
-        match self.job.asset {
-            None => self.plan_coin(&*client, amount).await,
-            Some(token) => self.plan_token(&*client, token, amount).await,
+        match (self.swept.chain, self.job.asset) {
+            (FollowedChain::Evm(_), None) => self.plan_coin(&*client, amount).await,
+            (FollowedChain::Evm(_), Some(token)) => self.plan_token(&*client, token, amount).await,
+            (FollowedChain::Tron, None) => self.plan_trx(&*client, amount).await,
+            (FollowedChain::Tron, Some(token)) => self.plan_trc20(&*client, token, amount).await,
         }
     }
 
@@ -116,14 +119,12 @@ impl SweepSpending<'_> {
         token: Account,
         amount: U256,
     ) -> Result<MovePlan, ChainError> {
-        // Nothing else holds the fee, and a token may have been added after the rules were enabled.
-        if self.swept.rules.max_gas_price.is_none() {
-            let problem = "maxGasPrice is not set; set it with covault sweep rules";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+        if let Some(pause) = self.without_ceiling() {
+            return Ok(pause);
         }
         let quote = self.quote(client, self.token(token, amount, None)).await?;
         if let Some(reason) = gas_problem(quote.fees.estimate_gas) {
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));
+            return Ok(paused(reason));
         }
         let cost = GasCost {
             limit: quote.fees.estimate_gas,
@@ -142,14 +143,8 @@ impl SweepSpending<'_> {
                 amount: amount.to_be_bytes(),
             });
         }
-        if let Some(top_up) = self.job.top_up {
-            // It had arrived, and blocks may have been replaced since.
-            let lost = outcome::why_lost(self.swept, top_up.request).await;
-            let lost = lost.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
-            return Ok(match lost {
-                Some(reason) => MovePlan::TopUpLost(reason),
-                None => MovePlan::Pause(PauseReason::GasTooLow),
-            });
+        if let Some(plan) = self.topped_up().await? {
+            return Ok(plan);
         }
         let Some(missing) = cost.missing(coin) else {
             return Ok(MovePlan::Nothing);
@@ -164,31 +159,10 @@ impl SweepSpending<'_> {
         missing: U256,
         most: u128,
     ) -> Result<MovePlan, ChainError> {
-        let Some(limit) = self.swept.rules.max_top_up.map(U256::from) else {
-            let problem = "maxTopUp is not set; set it with covault sweep rules";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
+        let (missing, gas_wallet) = match self.top_up_of(missing).await? {
+            Ok(top_up) => top_up,
+            Err(pause) => return Ok(pause),
         };
-        // Also what one node names of gas and of the fee for data is held by it.
-        if missing > limit {
-            let wanted = missing.to_be_bytes();
-            return Ok(MovePlan::Pause(PauseReason::TopUpTooLarge { wanted }));
-        }
-        // The same payment as the one that was lost, where it is enough.
-        let lost = self.job.lost_top_up.map(U256::from_be_bytes);
-        let lost = lost.filter(|lost| (missing..=limit).contains(lost));
-        let missing = lost.unwrap_or(missing);
-        let Some(gas_wallet) = self.swept.rules.gas_wallet else {
-            let problem = "no gas wallet is configured; set one with covault sweep rules";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
-        };
-        let found = self.swept.services.wallet(gas_wallet).await;
-        let (gas_wallet, _) =
-            found.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
-        // Another vault has other policies, and may belong to another process.
-        if gas_wallet.vault != self.swept.vault {
-            let problem = "the gas wallet belongs to another vault than the deposit wallet";
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(problem.into())));
-        }
         // As nodes reckon: anyone who cannot pay the most that is offered is refused.
         let needs = |limit: u64| {
             let own = GasCost {
@@ -216,7 +190,7 @@ impl SweepSpending<'_> {
         let quote = self.quote(client, top_up(None)).await?;
         let limit = quote.fees.estimate_gas;
         if let Some(reason) = gas_problem(limit) {
-            return Ok(MovePlan::Pause(PauseReason::Unavailable(reason)));
+            return Ok(paused(reason));
         }
         // What others have asked it for may not have left it yet.
         let promised = &self.swept.gas_wallets;
@@ -230,7 +204,59 @@ impl SweepSpending<'_> {
         })
     }
 
-    fn too_dear(&self, cost: &GasCost) -> Option<MovePlan> {
+    /// Nothing else holds the fee of a token, which may have been added after the rules were enabled.
+    pub(super) fn without_ceiling(&self) -> Option<MovePlan> {
+        let is_open = self.swept.rules.max_gas_price.is_none();
+        is_open.then(|| paused("maxGasPrice is not set; set it with covault sweep rules"))
+    }
+
+    /// What is to be done where the coin does not pay the fee although the wallet was topped up; `None`: it was not.
+    pub(super) async fn topped_up(&self) -> Result<Option<MovePlan>, ChainError> {
+        let Some(top_up) = self.job.top_up else {
+            return Ok(None);
+        };
+        // It had arrived, and blocks may have been replaced since.
+        let lost = outcome::why_lost(self.swept, top_up.request).await;
+        let lost = lost.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+        Ok(Some(match lost {
+            Some(reason) => MovePlan::TopUpLost(reason),
+            None => MovePlan::Pause(PauseReason::GasTooLow),
+        }))
+    }
+
+    /// How much coin a wallet that lacks so much gets, and the wallet that pays it; `Err`: none now.
+    pub(super) async fn top_up_of(
+        &self,
+        missing: U256,
+    ) -> Result<Result<(U256, Wallet), MovePlan>, ChainError> {
+        let Some(limit) = self.swept.rules.max_top_up.map(U256::from) else {
+            let problem = "maxTopUp is not set; set it with covault sweep rules";
+            return Ok(Err(paused(problem)));
+        };
+        // Also what one node names of gas and of the fee for data is held by it.
+        if missing > limit {
+            let wanted = missing.to_be_bytes();
+            return Ok(Err(MovePlan::Pause(PauseReason::TopUpTooLarge { wanted })));
+        }
+        // The same payment as the one that was lost, where it is enough.
+        let lost = self.job.lost_top_up.map(U256::from_be_bytes);
+        let lost = lost.filter(|lost| (missing..=limit).contains(lost));
+        let Some(gas_wallet) = self.swept.rules.gas_wallet else {
+            let problem = "no gas wallet is configured; set one with covault sweep rules";
+            return Ok(Err(paused(problem)));
+        };
+        let found = self.swept.services.wallet(gas_wallet).await;
+        let (gas_wallet, _) =
+            found.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
+        // Another vault has other policies, and may belong to another process.
+        if gas_wallet.vault != self.swept.vault {
+            let problem = "the gas wallet belongs to another vault than the deposit wallet";
+            return Ok(Err(paused(problem)));
+        }
+        Ok(Ok((lost.unwrap_or(missing), gas_wallet)))
+    }
+
+    pub(super) fn too_dear(&self, cost: &GasCost) -> Option<MovePlan> {
         let most = self.swept.rules.max_gas_price?;
         let price = cost.price;
         (price > most).then_some(MovePlan::Pause(PauseReason::GasPrice { price }))
@@ -263,7 +289,7 @@ impl SweepSpending<'_> {
         })
     }
 
-    fn parse(&self, kind: WireKind) -> Result<Payload, ChainError> {
+    pub(super) fn parse(&self, kind: WireKind) -> Result<Payload, ChainError> {
         Payload::parse(&kind).map_err(|fault| {
             ChainError::Refused(ChainRefusal {
                 reason: fault.message().to_owned(),
@@ -305,7 +331,7 @@ impl SweepSpending<'_> {
     }
 
     /// What an address has in the newest block.
-    async fn balance(
+    pub(super) async fn balance(
         &self,
         client: &dyn ChainClient,
         address: &str,
@@ -347,8 +373,13 @@ impl FeeQuote {
     }
 }
 
+/// Nothing is sent for this reason.
+pub(super) fn paused(reason: impl Into<String>) -> MovePlan {
+    MovePlan::Pause(PauseReason::Unavailable(reason.into()))
+}
+
 /// Why the estimate of a transfer is not believed; `None`: it is.
-fn gas_problem(limit: u64) -> Option<String> {
+pub(super) fn gas_problem(limit: u64) -> Option<String> {
     (limit > MOST_GAS).then(|| {
         format!("the transfer would use {limit} gas, above the accepted maximum of {MOST_GAS}")
     })

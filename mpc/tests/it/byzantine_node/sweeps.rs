@@ -1,5 +1,7 @@
 //! What an orchestrator that lies can do with a vault of deposit wallets, whose policy is that of docs/sweeping.md: move
-//! coin and tokens to the treasury and between the vault's own wallets, and nothing elsewhere.
+//! coin and tokens to the treasury and between the vault's own wallets, and nothing elsewhere; on EVM chains and on TRON.
+
+use covault_core::networks::tron;
 
 use super::*;
 
@@ -119,6 +121,94 @@ async fn sweeps__should_lead_nowhere_but_to_the_treasury_whatever_the_orchestrat
     for (starts, lie) in lies {
         let body = lie.body();
         for fault in vault.0.refused_body(&lie, &body, starts).await {
+            assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
+        }
+    }
+}
+
+const BOB_TRON: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
+const EVE_TRON: &str = "TEkxiTehnzSmSe2XqrBj4w32RUN966rdz8";
+const USDT_TRON: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
+
+/// A wallet of a vault on TRON.
+fn tron_wallet(fixture: &ByzantineFixture, index: u32) -> String {
+    let path = KeyPath::of_wallet(Network::Tron, index).unwrap();
+    let key = fixture.root.child(&path).unwrap().public_key;
+    Network::Tron.rules().address(&key).unwrap()
+}
+
+fn tron_order(fixture: &ByzantineFixture, kind: WireKind, own: &[u32]) -> ForgedRequest {
+    let mut id = [7; 32];
+    id[..8].copy_from_slice(&9_u64.to_be_bytes());
+    let block = tron::Block {
+        number: 9,
+        id,
+        timestamp_ms: now_ms(),
+    };
+    let chain_data = ChainData::from(tron::ChainData::from(block));
+    let payload = Payload::parse(&kind).unwrap();
+    let path = KeyPath::of_wallet(Network::Tron, 5).unwrap();
+    let mut order = fixture.order_of(Network::Tron, path, &payload, chain_data);
+    order.recipient_indices = own.to_vec();
+    fixture.ask(order)
+}
+
+fn trx(from: &str, to: &str) -> WireKind {
+    WireKind::TronSendNative(wire::TronSendNative {
+        from: from.into(),
+        to: to.into(),
+        value: "5".into(),
+    })
+}
+
+fn trc20(from: &str, to: &str) -> WireKind {
+    WireKind::TronSendTrc20(wire::TronSendTrc20 {
+        from: from.into(),
+        to: to.into(),
+        contract_address: USDT_TRON.into(),
+        amount: "5".into(),
+        fee_limit: Some("16635625".into()),
+    })
+}
+
+fn trc10(from: &str, to: &str) -> WireKind {
+    WireKind::TronSendTrc10(wire::TronSendTrc10 {
+        from: from.into(),
+        to: to.into(),
+        asset_name: "1000001".into(),
+        amount: "5".into(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sweeps_on_tron__should_lead_nowhere_but_to_the_treasury_whatever_the_orchestrator_says() {
+    let policy = format!("[each_vault]\nown_wallets = true\nrecipients.tron = [\"{BOB_TRON}\"]");
+    let mut fixture = ByzantineFixture::start(Curve::Secp256k1, &policy).await;
+    let (own, ninth) = (tron_wallet(&fixture, 5), tron_wallet(&fixture, 9));
+    for honest in [
+        tron_order(&fixture, trc20(&own, BOB_TRON), &[]),
+        tron_order(&fixture, trx(&own, BOB_TRON), &[]),
+        tron_order(&fixture, trx(&own, &ninth), &[9]),
+    ] {
+        fixture.signed(&honest).await;
+    }
+    let mut lies = Vec::new();
+    for of in [trx, trc20, trc10] {
+        let starts = "recipient: ";
+        lies.push((starts, tron_order(&fixture, of(&own, EVE_TRON), &[])));
+        lies.push((starts, tron_order(&fixture, of(&own, &ninth), &[])));
+        let starts = "recipientIndices[0]: ";
+        lies.push((starts, tron_order(&fixture, of(&own, EVE_TRON), &[9])));
+        lies.push((starts, tron_order(&fixture, of(&own, &ninth), &[8])));
+        // What is shown is a sweep, and what is to be signed another transaction.
+        let mut shown = tron_order(&fixture, of(&own, BOB_TRON), &[]);
+        let other = tron_order(&fixture, of(&own, EVE_TRON), &[]).order;
+        exchange(&mut shown, other);
+        lies.push(("unsigned.recipient: ", shown));
+    }
+    for (starts, lie) in lies {
+        let body = lie.body();
+        for fault in fixture.refused_body(&lie, &body, starts).await {
             assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
         }
     }
