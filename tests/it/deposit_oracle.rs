@@ -15,10 +15,11 @@ use super::{
 
 const PAYER: &str = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
-/// Named by the shop.
-const TOKENS: [&str; 2] = [
+/// Named by the shop. They return nothing; the last one keeps a unit of each transfer for itself.
+const TOKENS: [&str; 3] = [
     "0x00000000000000000000000000000000000d0111",
     "0x00000000000000000000000000000000000d0222",
+    "0x00000000000000000000000000000000000d0333",
 ];
 /// It says that it is one of them.
 const FAKE: &str = "0x00000000000000000000000000000000000fa4e0";
@@ -127,18 +128,18 @@ fn word(account: &str) -> String {
 /// One transaction of some kind, with one wallet.
 async fn transact(anvil: &Anvil, dice: &mut Dice, wallet: &str, other: &str) {
     let amount = 1 + dice.roll(1_000);
-    match dice.roll(9) {
+    match dice.roll(10) {
         0..=2 => send(anvil, PAYER, wallet, amount, "0x").await,
-        kind @ (3 | 4) => {
+        kind @ (3..=5) => {
             let data = format!("0x{}{amount:064x}", word(wallet));
             send(anvil, PAYER, TOKENS[kind - 3], 0, &data).await;
         }
         // Somebody else's token, and nothing at all.
-        5 => {
+        6 => {
             let data = format!("0x{}{amount:064x}", word(wallet));
             send(anvil, PAYER, FAKE, 0, &data).await;
         }
-        6 => {
+        7 => {
             send(anvil, PAYER, wallet, 0, "0x").await;
             let data = format!("0x{}{:064x}", word(wallet), 0);
             send(anvil, PAYER, TOKENS[0], 0, &data).await;
@@ -344,9 +345,16 @@ async fn chain(folder: &Path) -> Anvil {
          7f{}60206000a35b005b6004355460005260206000f3",
         TRANSFER.trim_start_matches("0x")
     );
-    for address in TOKENS.into_iter().chain([FAKE]) {
+    // It tells of all but one unit, and of that one, which goes elsewhere.
+    let log = format!("337f{}60206000a3", TRANSFER.trim_start_matches("0x"));
+    let with_fee = format!("0x600160203503600052600035{log}60016000526077{log}00");
+    let [plain @ .., keeps_some] = TOKENS;
+    for address in plain.into_iter().chain([FAKE]) {
         anvil.call("anvil_setCode", json!([address, token])).await;
     }
+    anvil
+        .call("anvil_setCode", json!([keeps_some, with_fee]))
+        .await;
     anvil
 }
 
