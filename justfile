@@ -175,6 +175,10 @@ measure-unfinished requests="100000":
 bench-store *arguments:
     cargo bench --workspace --bench store -- {{arguments}}
 
+# What following, telling and sweeping deposits costs, beside the goals; calls, catch-up, latency, deliveries, memory, sweeps choose rows
+bench-deposits *arguments:
+    cargo bench --bench deposits -- {{arguments}}
+
 # Start, memory and latency with a million finished requests beside a thousand (10 GB of disk, held in memory; needs vmtouch)
 bench-retention *arguments:
     cargo bench --bench retention -- {{arguments}}
