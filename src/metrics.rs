@@ -16,10 +16,11 @@ use covault_actors::{
     chain_rpc::EndpointHealth,
     gateway::{
         BacklogCounts, FollowCounts, Gateway, NotificationCounts, SweepCounts, WebhookCounts,
+        meter as requests,
     },
     port::{NodeHalt, NodeView},
 };
-use covault_core::deposit::transfer::FollowedChain;
+use covault_core::{deposit::transfer::FollowedChain, port::Clock as _};
 use covault_mpc::{bus::Bus, meter};
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::{
@@ -30,6 +31,7 @@ use metrics_process::Collector;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
+    adapters::SystemClock,
     api::meter as calls,
     console,
     http::server::{self, HttpVersion, ServerLimits},
@@ -81,6 +83,7 @@ pub fn start(
         .and_then(PrometheusBuilder::install_recorder)
         .context("metrics cannot be recorded")?;
     meter::describe();
+    requests::describe();
     calls::describe();
     console::describe();
     store_meter::describe();
@@ -116,7 +119,11 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
     let calls_alone = Matcher::Full(calls::SECONDS.to_owned());
     PrometheusBuilder::new()
         .set_buckets(&BUCKETS)?
-        .set_buckets_for_metric(calls_alone, &calls::BUCKETS)
+        .set_buckets_for_metric(calls_alone, &calls::BUCKETS)?
+        .set_buckets_for_metric(
+            Matcher::Full(requests::REQUEST_SECONDS.to_owned()),
+            &calls::BUCKETS,
+        )
 }
 
 async fn scrape(State(exporter): State<Arc<MetricsExporter>>) -> impl IntoResponse {
@@ -142,6 +149,10 @@ pub fn orchestrator_gauges(
             text.live(gateway.live());
             if let Some(file) = &store {
                 text.store_file(file);
+            }
+            match gateway.overview().await {
+                Ok(overview) => text.overview(&overview, SystemClock.now_ms()),
+                Err(fault) => tracing::warn!(?fault, "metrics without the counts of the service"),
             }
             match gateway.nodes().await {
                 Ok((nodes, unadmitted)) => {

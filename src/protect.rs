@@ -91,11 +91,11 @@ impl ProcessProtection {
     }
 
     /// From now on this thread, and those that it starts, write nowhere but in `folder`, read beside
-    /// it what belongs to the system and what is in the folder of `file` only, and start no program.
-    pub fn confine(mut self, folder: &Path, file: &Path) -> Self {
+    /// it what belongs to the system and what is in the folders of `files` only, and start no program.
+    pub fn confine(mut self, folder: &Path, files: &[&Path]) -> Self {
         // What it says in words is read from its source's folder in debug builds: now, or never.
         let _ = age::DecryptError::DecryptionFailed.to_string();
-        self.files = match confine(folder, file, &named_roots()) {
+        self.files = match confine(folder, files, &named_roots()) {
             Ok(RulesetStatus::FullyEnforced) => "its own only (landlock)".to_owned(),
             Ok(RulesetStatus::PartiallyEnforced) => {
                 "its own only, as far as this old kernel can (landlock)".to_owned()
@@ -146,18 +146,23 @@ fn folders_of(file: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.parent().is_some()).collect()
 }
 
-fn confine(folder: &Path, file: &Path, roots: &[PathBuf]) -> Result<RulesetStatus, RulesetError> {
+fn confine(
+    folder: &Path,
+    files: &[&Path],
+    roots: &[PathBuf],
+) -> Result<RulesetStatus, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // On systems that have it elsewhere.
     let resolver = fs::canonicalize("/etc/resolv.conf").ok();
     let resolver = resolver.as_deref().and_then(Path::parent);
     let system = SYSTEM.iter().map(Path::new).chain(resolver);
+    let folders = files.iter().flat_map(|file| folders_of(file));
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .create()?
         .add_rules(path_beneath_rules(system, read))?
-        .add_rules(path_beneath_rules([file], read))?
-        .add_rules(path_beneath_rules(folders_of(file), AccessFs::ReadFile))?
+        .add_rules(path_beneath_rules(files, read))?
+        .add_rules(path_beneath_rules(folders, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules(roots, read))?
         .add_rules(path_beneath_rules(
             ["/dev/null"],
@@ -196,7 +201,7 @@ mod tests {
         let to_replace = shown.clone();
         let confined = thread::spawn(move || {
             let roots = [other.join("roots.pem")];
-            let status = confine(&own, &shown, &roots).unwrap();
+            let status = confine(&own, &[&shown], &roots).unwrap();
             confined_now.send(()).unwrap();
             let inner = thread::spawn(move || {
                 is_replaced.recv().unwrap();

@@ -18,6 +18,7 @@ use crate::{
     config::{Config, StoreKind},
     files,
     redis_access::RedisAccess,
+    telemetry::ProcessLog,
 };
 
 /// Reads the secret, where there is one, and makes nothing.
@@ -76,6 +77,7 @@ pub fn from_config(
         monotonic: Arc::new(TokioMonotonicClock::default()),
         command_bus,
         secret_fingerprint: fingerprint,
+        log: Arc::new(ProcessLog),
         runs_vaults: cluster.roles.run_vaults(),
     })
 }

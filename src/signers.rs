@@ -179,6 +179,10 @@ impl SignerCluster for ClusterSigners {
         self.cluster.admit(nodes);
     }
 
+    fn is_bus_reachable(&self) -> bool {
+        self.cluster.bus_reachable()
+    }
+
     fn unadmitted(&self) -> Vec<UnadmittedView> {
         let view = |stranger| {
             let Unadmitted {
@@ -225,6 +229,7 @@ fn view(status: NodeStatus) -> NodeView {
         skew_ms,
         halted,
         frozen,
+        listed,
     } = status;
     NodeView {
         id,
@@ -241,6 +246,7 @@ fn view(status: NodeStatus) -> NodeView {
         skew_ms,
         halted: halted.into_iter().map(halt).collect(),
         frozen,
+        listed: Some(listed),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How long commits take, whatever the store is.
+//! How long commits take, and how many entries of the audit log they add, whatever the store is.
 
 use std::sync::Arc;
 
@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use covault_actors::store::{
     Batch, CommitError, Key, ReadError, Row, RowMap, Scan, Snapshot, Store,
 };
-use metrics::{Unit, describe_histogram, histogram};
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use tokio::time::Instant;
 
 const SECONDS: &str = "covault_store_commit_seconds";
+const AUDIT_ENTRIES: &str = "covault_audit_entries_total";
 
 /// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
 pub fn describe() {
@@ -17,6 +18,10 @@ pub fn describe() {
         SECONDS,
         Unit::Seconds,
         "Time until commits were on disk, including commits that were refused"
+    );
+    describe_counter!(
+        AUDIT_ENTRIES,
+        "Entries of the audit log that this process has written"
     );
 }
 
@@ -26,9 +31,13 @@ pub struct MeteredStore(pub Arc<dyn Store>);
 #[async_trait]
 impl Store for MeteredStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let entries = u64::try_from(batch.appends().len()).unwrap_or(u64::MAX);
         let begun = Instant::now();
         let committed = self.0.commit(batch).await;
         histogram!(SECONDS).record(begun.elapsed());
+        if committed.is_ok() {
+            counter!(AUDIT_ENTRIES).increment(entries);
+        }
         committed
     }
 

@@ -1,13 +1,17 @@
-//! Logging. Goes to stderr, so that stdout holds answers only.
+//! Logging. Goes to stderr, so that stdout holds answers only. What is written can be changed while the process runs.
 
-use std::io::IsTerminal as _;
+use std::{io::IsTerminal as _, sync::OnceLock};
 
+use anyhow::Context as _;
+use covault_actors::port::LogControl;
+use covault_core::fault::Fault;
+use parking_lot::Mutex;
 use tracing::Level;
 use tracing_subscriber::{
-    filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    Registry, filter::Targets, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
-use crate::config::{LogFormat, LogSettings};
+use crate::config::{LogFormat, LogSettings, level_problems};
 
 /// On a terminal, unless its user wants none (no-color.org).
 fn shows_colors() -> bool {
@@ -18,12 +22,21 @@ fn shows_colors() -> bool {
 /// Calls of clients and what they were answered: on the level debug, faults of our own on info.
 pub const ACCESS: &str = "covault::access";
 
+/// What is written, and how it is changed. Of this process: it has one log.
+static FILTER: OnceLock<LogFilter> = OnceLock::new();
+
+struct LogFilter {
+    handle: reload::Handle<Targets, Registry>,
+    /// What is in force.
+    now: Mutex<LogSettings>,
+}
+
 /// Starts logging.
 ///
 /// # Errors
 /// When the level is not a level or a list of `target=level`.
 pub fn init(log: &LogSettings) -> anyhow::Result<()> {
-    let filter = filter(log)?;
+    let (filter, handle) = reload::Layer::new(filter(log)?);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match log.format {
         LogFormat::Text => registry
@@ -37,7 +50,68 @@ pub fn init(log: &LogSettings) -> anyhow::Result<()> {
             .with(fmt::layer().json().with_writer(std::io::stderr))
             .try_init(),
     };
-    started.map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))
+    started.map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))?;
+    let now = Mutex::new(log.clone());
+    // Only the first one has started.
+    let _ = FILTER.set(LogFilter { handle, now });
+    Ok(())
+}
+
+/// Writes what these settings say from now on; the form of lines stays. `Some`: the level and whether calls are logged, as
+/// they were before, where that has changed.
+///
+/// # Errors
+/// As [`init`]; nothing has changed then.
+pub fn change(log: &LogSettings) -> anyhow::Result<Option<LogSettings>> {
+    let Some(LogFilter { handle, now }) = FILTER.get() else {
+        return Ok(None);
+    };
+    let mut now = now.lock();
+    let wanted = LogSettings {
+        format: now.format,
+        ..log.clone()
+    };
+    if *now == wanted {
+        return Ok(None);
+    }
+    let filter = filter(&wanted)?;
+    handle.reload(filter).context("the log cannot be changed")?;
+    Ok(Some(std::mem::replace(&mut *now, wanted)))
+}
+
+/// The log of this process, for operators.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessLog;
+
+impl ProcessLog {
+    fn settings(self) -> Option<LogSettings> {
+        FILTER.get().map(|filter| filter.now.lock().clone())
+    }
+}
+
+impl LogControl for ProcessLog {
+    fn level(&self) -> String {
+        self.settings().map_or_else(String::new, |log| log.level)
+    }
+
+    fn check(&self, level: &str) -> Result<(), Fault> {
+        match level_problems(level).next() {
+            Some(problem) => Err(Fault::field("level", problem)),
+            None => Ok(()),
+        }
+    }
+
+    fn set_level(&self, level: &str) -> Result<(), Fault> {
+        self.check(level)?;
+        let Some(log) = self.settings() else {
+            return Err(Fault::bug("nothing is logged"));
+        };
+        let level = level.to_owned();
+        let changed = change(&LogSettings { level, ..log });
+        changed
+            .map(drop)
+            .map_err(|error| Fault::field("level", error))
+    }
 }
 
 fn filter(log: &LogSettings) -> anyhow::Result<Targets> {
@@ -73,5 +147,16 @@ mod tests {
         assert_eq!(shown("warn", false), [false, false]);
         assert_eq!(shown("warn", true), [true, true]);
         assert_eq!(shown("warn,covault=debug", false), [true, true]);
+    }
+
+    #[test]
+    fn level__should_be_one() {
+        for level in ["debug", "off", "info,covault_mpc=trace"] {
+            assert_eq!(ProcessLog.check(level), Ok(()), "{level}");
+        }
+        for level in ["infoo", "info,covault_mpc=loud"] {
+            let fault = ProcessLog.check(level).expect_err(level);
+            assert!(fault.message().contains("is not a level"), "{fault:?}");
+        }
     }
 }

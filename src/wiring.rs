@@ -369,10 +369,6 @@ pub async fn orchestrator(
     .map_err(explain)?;
     let api = Arc::new(Api {
         gateway: gateway.clone(),
-        bus_reachable: {
-            let cluster = Arc::clone(&cluster);
-            Arc::new(move || cluster.bus_reachable())
-        },
         tokens: Tokens::new(&tokens.platform, tokens.admin.as_ref()),
         admission: Admission::new(&terms(serve, &config.limits)),
         refusals: Arc::new(RefusalLog::new()),

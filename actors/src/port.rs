@@ -10,7 +10,7 @@ use covault_core::{
     ids::{SessionId, TokenId, VaultId},
     networks::{Network, Payload, VerifiedSignatures},
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder,
+        BackupOrder, Generation, KeygenOrder, ListedNodes, NodeId, ProvenGeneration, ReshareOrder,
         ReshareOutcome, ReshareProof, SigningOrder,
     },
     rate::UnsignedWork,
@@ -90,6 +90,8 @@ pub struct NodeView {
     pub halted: Vec<NodeHalt>,
     /// Vaults for which it signs nothing: its operator has frozen them.
     pub frozen: Vec<VaultId>,
+    /// Which orchestrators and peers its configuration lists; `None` while unseen.
+    pub listed: Option<ListedNodes>,
 }
 
 /// Why a node does not sign.
@@ -124,12 +126,26 @@ impl NodeView {
             skew_ms: 0,
             halted: Vec::new(),
             frozen: Vec::new(),
+            listed: None,
         }
     }
 
     /// Whether it is frozen for a vault.
     pub fn is_frozen(&self, vault: VaultId) -> bool {
         self.halted.contains(&NodeHalt::Frozen) || self.frozen.contains(&vault)
+    }
+
+    /// Whether its configuration lets it work with this node, as far as that is known.
+    pub fn lists_peer(&self, peer: &NodeId) -> bool {
+        self.listed
+            .as_ref()
+            .is_none_or(|listed| listed.has_peer(peer))
+    }
+
+    /// Whether it takes the orders of this orchestrator, as far as that is known.
+    pub fn lists_orchestrator(&self, orchestrator: &NodeId) -> bool {
+        let listed = self.listed.as_ref();
+        listed.is_none_or(|listed| listed.has_orchestrator(orchestrator))
     }
 
     /// Whether it can sign for a vault now, as far as it is heard. Of promises that are missing only some of its shares may
@@ -293,6 +309,11 @@ pub trait SignerCluster: Send + Sync {
         Vec::new()
     }
 
+    /// Whether the bus to the nodes was reachable when it was last used.
+    fn is_bus_reachable(&self) -> bool {
+        true
+    }
+
     /// Whether this program has the backend of a scheme.
     ///
     /// # Errors
@@ -307,6 +328,45 @@ pub trait SignerCluster: Send + Sync {
     /// [`covault_core::fault::Class::Invalid`] when they cannot.
     fn check_recipient(&self, _recipient: &str) -> Result<(), Fault> {
         Ok(())
+    }
+}
+
+/// What this process writes into its log.
+pub trait LogControl: Send + Sync {
+    /// The level, or levels by target, as configuration has them.
+    fn level(&self) -> String;
+
+    /// Whether this can be a level.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] saying what can be.
+    fn check(&self, level: &str) -> Result<(), Fault>;
+
+    /// Writes on this level from now on.
+    ///
+    /// # Errors
+    /// As [`LogControl::check`].
+    fn set_level(&self, level: &str) -> Result<(), Fault>;
+}
+
+/// A log whose level nobody changes.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedLog;
+
+impl LogControl for FixedLog {
+    fn level(&self) -> String {
+        "info".to_owned()
+    }
+
+    fn check(&self, _: &str) -> Result<(), Fault> {
+        Err(Fault::new(
+            covault_core::fault::Class::WrongState,
+            "the log level of this process cannot be changed while it runs",
+        ))
+    }
+
+    fn set_level(&self, level: &str) -> Result<(), Fault> {
+        self.check(level)
     }
 }
 

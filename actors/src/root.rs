@@ -1,5 +1,5 @@
-//! The root supervisor: keeps the directory, the lease manager, the node observer, the retention job, the followers of
-//! chains, the delivery of webhooks and of notifications running.
+//! The root supervisor: keeps the directory, the lease manager, the observers of nodes and service, the retention job, the
+//! followers of chains, the delivery of webhooks and of notifications running.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,6 +12,7 @@ use crate::{
     leases::{LeaseManager, LeaseManagerMsg},
     nodes::observer::NodeObserver,
     notifications::NotificationDelivery,
+    overview::observer::ServiceObserver,
     retention::RetentionJob,
     services::Services,
     vaults::directory::{DirectoryAddress, VaultDirectory},
@@ -25,17 +26,19 @@ pub enum Child {
     RetentionJob,
     LeaseManager,
     NodeObserver,
+    ServiceObserver,
     DepositFollowers,
     WebhookDelivery,
     NotificationDelivery,
 }
 
 impl Child {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::VaultDirectory,
         Self::RetentionJob,
         Self::LeaseManager,
         Self::NodeObserver,
+        Self::ServiceObserver,
         Self::DepositFollowers,
         Self::WebhookDelivery,
         Self::NotificationDelivery,
@@ -48,6 +51,7 @@ impl Child {
             Self::RetentionJob => "retention job",
             Self::LeaseManager => "lease manager",
             Self::NodeObserver => "node observer",
+            Self::ServiceObserver => "service observer",
             Self::DepositFollowers => "followers of chains",
             Self::WebhookDelivery => "delivery of webhooks",
             Self::NotificationDelivery => "delivery of notifications",
@@ -171,6 +175,10 @@ impl RootState {
             }
             Child::NodeObserver => {
                 let (actor, _) = Actor::spawn_linked(None, NodeObserver, services, me).await?;
+                actor.get_id()
+            }
+            Child::ServiceObserver => {
+                let (actor, _) = Actor::spawn_linked(None, ServiceObserver, services, me).await?;
                 actor.get_id()
             }
             Child::DepositFollowers => {

@@ -10,7 +10,7 @@ use covault_core::{
 use crate::{
     chain_rpc::ChainClients,
     gateway::command_bus::{CommandBus, memory::MemoryCommandBus},
-    port::{MonotonicClock, SignerCluster, TokioMonotonicClock},
+    port::{FixedLog, LogControl, MonotonicClock, SignerCluster, TokioMonotonicClock},
     store::Store,
     webhooks::WebhookParts,
 };
@@ -49,6 +49,8 @@ pub struct OrchestratorSharing {
     /// Tells the secret that all orchestrators of a store share from another one, and says nothing else of it; `None`:
     /// there is none.
     pub secret_fingerprint: Option<[u8; 8]>,
+    /// What this process writes into its log.
+    pub log: Arc<dyn LogControl>,
     /// Whether vaults run here. Otherwise this process only passes commands on, and answers
     /// questions from the store.
     pub runs_vaults: bool,
@@ -62,6 +64,7 @@ impl Default for OrchestratorSharing {
             monotonic: Arc::new(TokioMonotonicClock::default()),
             command_bus: Arc::new(MemoryCommandBus::new()),
             secret_fingerprint: None,
+            log: Arc::new(FixedLog),
             runs_vaults: true,
         }
     }

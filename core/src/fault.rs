@@ -70,6 +70,19 @@ pub enum ExecuteCode {
     AddressNotInWhitelist,
 }
 
+impl ExecuteCode {
+    /// Its name in the log and for operators.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unspecified => "unspecified",
+            Self::InsufficientFunds => "insufficient_funds",
+            Self::AlreadyDenied => "already_denied",
+            Self::InsufficientGasFee => "insufficient_gas_fee",
+            Self::AddressNotInWhitelist => "address_not_in_whitelist",
+        }
+    }
+}
+
 /// What tells a fault from others of its class, where code, a script or an operator does something else about it. Most
 /// need none: of what is wrong with a request, the path says where, and the message how. Serialized by its place:
 /// new ones come last. docs/errors.md lists them.

@@ -2,11 +2,13 @@
 
 mod asked;
 mod change;
+mod listed;
 mod node_id;
 
 use std::collections::BTreeSet;
 
 pub use change::{LaterGenerations, ProvenGeneration, ReshareChange, ReshareOutcome};
+pub use listed::ListedNodes;
 pub use node_id::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

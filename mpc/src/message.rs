@@ -7,8 +7,8 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
     order::{
-        BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof,
-        SigningOrder,
+        BackupOrder, KeygenOrder, ListedNodes, NodeId, ProvenGeneration, ReshareOrder,
+        ReshareProof, SigningOrder,
     },
     signature::Signature,
 };
@@ -299,6 +299,8 @@ pub(crate) struct Announcement {
     pub threads: u16,
     /// Vaults for which it signs nothing, as its operator has frozen them; at most [`MAX_FROZEN`].
     pub frozen: Vec<VaultId>,
+    /// Which orchestrators and peers its configuration lists, so that operators find one that is forgotten.
+    pub listed: ListedNodes,
 }
 
 /// Why a node does not sign.
@@ -370,6 +372,7 @@ impl Announcement {
         self.halted.truncate(MAX_HALTS);
         self.others.truncate(MAX_OTHERS);
         self.frozen.truncate(MAX_FROZEN);
+        self.listed = self.listed.cut();
         self
     }
 }
@@ -435,6 +438,7 @@ mod tests {
             others: vec![[5; 16]],
             threads: 8,
             frozen: vec![VaultId::from_bytes([9; 16])],
+            listed: ListedNodes::new([&NodeId([2; 32])], Some([&NodeId([3; 32])])),
         };
         let bytes = encode(&announcement).unwrap();
         let sample = concat!(

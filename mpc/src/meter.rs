@@ -22,6 +22,7 @@ const ATTEMPTS: &str = "covault_signing_attempts_total";
 const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
 const WAITING: &str = "covault_signing_waiting";
+const BUS: &str = "covault_bus_seconds";
 const SECOND_TEAMS: &str = "covault_signing_second_teams_total";
 
 /// The fields that refusals may name; all others are "other".
@@ -118,6 +119,11 @@ pub fn describe() {
         SECOND_TEAMS,
         "Second attempts, started because the first took longer than almost all do"
     );
+    describe_histogram!(
+        BUS,
+        Unit::Seconds,
+        "Time until the bus had taken what was written to it at once"
+    );
     describe_gauge!(CALLS, "Signatures and keys that signers are asked for now");
 }
 
@@ -187,6 +193,10 @@ pub(crate) fn waiting(now: usize) {
 
 pub(crate) fn second_team() {
     counter!(SECOND_TEAMS).increment(1);
+}
+
+pub(crate) fn bus_written(took: Duration) {
+    histogram!(BUS).record(took);
 }
 
 pub(crate) fn calls(now: usize) {

@@ -14,7 +14,7 @@ use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::http::{Extensions, HeaderMap, HeaderValue};
 use covault_actors::{
-    gateway::{Caller, Gateway, Health, OperationResponse, RequestBody},
+    gateway::{Caller, Gateway, OperationResponse, RequestBody},
     operations::RegisteredOperation,
 };
 use covault_core::{
@@ -31,9 +31,6 @@ use self::{
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
     refusals::{KnownToken, RefusalLog, RefusedCall},
 };
-
-/// What is said while the bus is away.
-pub const BUS_AWAY: &str = "the bus cannot be reached";
 
 /// Whose listener it is: neither side has the operations of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +56,6 @@ impl ApiSide {
 pub struct Api {
     /// The door to everything else.
     pub gateway: Gateway,
-    /// Whether the bus was reachable when it was last used.
-    pub bus_reachable: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Who may call.
     pub tokens: Tokens,
     /// How much, and how fast.
@@ -101,7 +96,6 @@ impl Api {
     pub fn for_operators(&self) -> Self {
         Self {
             gateway: self.gateway.clone(),
-            bus_reachable: Arc::clone(&self.bus_reachable),
             tokens: self.tokens.clone(),
             admission: self.admission.for_operators(),
             refusals: Arc::clone(&self.refusals),
@@ -129,26 +123,6 @@ impl Api {
             Some(address) => self.admission.address(address),
             None => Ok(()),
         }
-    }
-
-    /// Whether the store can be written, signers and the bus be reached, and clients are let in.
-    ///
-    /// # Errors
-    /// [`Class::Unavailable`] with what is away.
-    pub async fn ready(&self) -> Result<(), Fault> {
-        self.ready_as(self.gateway.health().await)
-    }
-
-    /// The same of what is known already.
-    ///
-    /// # Errors
-    /// As [`Api::ready`].
-    pub fn ready_as(&self, health: Health) -> Result<(), Fault> {
-        health.ready()?;
-        if (self.bus_reachable)() {
-            return Ok(());
-        }
-        Err(Fault::unavailable(BUS_AWAY))
     }
 
     /// Who calls, if neither the address nor the token calls too fast. The address is counted

@@ -16,6 +16,7 @@ mod dev;
 mod doctor;
 mod health;
 mod load;
+mod log_level;
 mod node;
 mod openapi;
 mod policy;
@@ -119,6 +120,7 @@ enum Command {
     Address(address::Command),
     Recover(recover::Args),
     Status(status::Args),
+    LogLevel(log_level::Args),
     Doctor(doctor::Args),
     RedisAcl(redis_acl::Args),
     Health(health::Args),
@@ -177,6 +179,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
         Command::Status(args) => Box::pin(status::run(args)),
+        Command::LogLevel(args) => Box::pin(log_level::run(args)),
         Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
         Command::Doctor(args) => Box::pin(doctor::run(args)),
         Command::Health(args) => Box::pin(health::run(args)),

@@ -1,5 +1,7 @@
 //! `covault signer`: one signer node.
 
+mod reload;
+
 use std::{
     collections::HashMap,
     iter,
@@ -18,6 +20,7 @@ use covault_mpc::{
 };
 use futures::future::FutureExt as _;
 
+use self::reload::InForce;
 use super::node;
 use crate::{
     adapters::{OsEntropy, SystemClock},
@@ -42,6 +45,8 @@ use crate::{
 /// configuration names. Before it uses a share, it rebuilds every transaction from the request itself, and applies
 /// its own policy file. `covault node init` creates its folder first. The passphrase of its shares comes from the
 /// configured file, a systemd credential ("covault-passphrase"), or is asked for on the terminal.
+///
+/// SIGHUP: reads the policy file and the log settings again, and says what changed. A file that is wrong then changes nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -55,6 +60,7 @@ const POLLS_PER_REMINDER: u32 = 40;
 
 /// All that a node reads once, before it confines itself to its folder.
 struct SignerSetup {
+    file: Option<PathBuf>,
     config: Config,
     _folder_lock: FolderLock,
     policy: Policy,
@@ -89,7 +95,12 @@ pub fn run_node(
     let signer = &setup.config.signer;
     let protection = protection.lock();
     let protection = if signer.sandbox {
-        protection.confine(&signer.data_dir, &signer.policy_file().0)
+        // Both are read again at SIGHUP.
+        let policy = signer.policy_file().0;
+        let files: Vec<&Path> = iter::once(policy.as_path())
+            .chain(setup.file.as_deref())
+            .collect();
+        protection.confine(&signer.data_dir, &files)
     } else {
         protection
     };
@@ -139,6 +150,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
         return Ok(None);
     };
     Ok(Some(SignerSetup {
+        file: file.map(Path::to_owned),
         config,
         _folder_lock,
         policy,
@@ -154,6 +166,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
 
 async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let SignerSetup {
+        file,
         config,
         _folder_lock,
         policy,
@@ -187,10 +200,8 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     let current = Arc::new(CurrentPolicy::new(policy));
     let hangup = shutdown::hangups()?;
-    let settings = signer.clone();
-    wiring::reread_on_hangup(hangup, Arc::clone(&current), move || {
-        wiring::policy_again(&settings)
-    });
+    let in_force = InForce::new(file, signer.clone(), Arc::clone(&current));
+    in_force.reload_on_hangup(hangup);
     // A SIGHUP may have come since it was read.
     let (policy_file, named) = signer.policy_file();
     if named || policy_file.exists() {

@@ -1,19 +1,22 @@
 //! `covault status`: whether the service can sign, and what prevents it.
 
-use covault_actors::operations::{ListNodes, ListStuckRequests, ListVaults};
+use covault_actors::operations::GetStatus;
 use covault_core::schema::admin::{
-    ListNodesRequest, ListNodesResponse, ListStuckRequestsRequest, ListVaultsRequest, Node, Vault,
+    ChainNodes, FailedRequest, GetStatusRequest, GetStatusResponse, Node, OpenRequestCounts,
+    VaultCounts,
 };
-use serde::Serialize;
 
-use super::{CommandFinding, client::ConnectionArgs, print_line};
+use super::{CommandFinding, ago, answer_json, client::ConnectionArgs, one_line, print_line};
 
-/// So many vaults are looked at; of more it is said that there are more.
-const MOST_VAULTS: usize = 10_000;
 /// So many names are printed of each kind.
 const MOST_NAMES: usize = 8;
+/// What was counted longer ago says nothing of now, in milliseconds.
+const OLD_MS: u64 = 30 * 60 * 1000;
+/// Why a node does not sign that does not count.
+const CLIENT_SIGNER: &str = "clientSigner";
 
-/// Print whether the service can sign, and what prevents it: nodes, vaults, requests (calls a running orchestrator).
+/// Print whether the service can sign, and what prevents it: nodes, vaults, requests, chain nodes, store, the last backup and
+/// the last failures (calls a running orchestrator).
 ///
 /// Exit code 0: all is well; 5: it signs, but something needs attention; 6: it cannot sign for some vault, or not at all;
 /// 1: it does not answer.
@@ -26,174 +29,228 @@ pub struct Args {
     orchestrator: ConnectionArgs,
 }
 
-/// What there is to say.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ServiceStatus {
-    /// Why it takes no work; nothing where it does.
-    not_ready: Option<String>,
-    nodes: usize,
-    nodes_away: Vec<String>,
-    nodes_halted: Vec<String>,
-    /// Nodes that have caught a peer cheating.
-    nodes_with_bans: Vec<String>,
-    nodes_waiting: usize,
-    vaults: usize,
-    more_vaults: bool,
-    /// With the reason.
-    vaults_that_cannot_sign: Vec<String>,
-    /// One signer fewer, and they cannot sign.
-    vaults_without_spare: Vec<String>,
-    requests_stuck: usize,
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// When the orchestrator does not answer, and as exit codes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.orchestrator.client()?;
-    let mut status = ServiceStatus {
-        not_ready: client.not_ready().await?,
-        ..ServiceStatus::default()
-    };
-    let nodes = client.call::<ListNodes>(&ListNodesRequest {}).await?;
-    status.note_nodes(&nodes);
-    let mut after = None;
-    loop {
-        let request = ListVaultsRequest {
-            after: after.take(),
-        };
-        let page = client.call::<ListVaults>(&request).await?.vaults;
-        let Some(last) = page.last() else { break };
-        after = Some(last.name.clone());
-        page.iter().for_each(|vault| status.note_vault(vault));
-        if status.vaults >= MOST_VAULTS {
-            status.more_vaults = true;
-            break;
-        }
-    }
-    let stuck = ListStuckRequestsRequest {};
-    let stuck = client.call::<ListStuckRequests>(&stuck).await?;
-    status.requests_stuck = stuck.requests.len();
+    let status = client.call::<GetStatus>(&GetStatusRequest {}).await?;
     if args.json {
-        print_line(serde_json::to_string_pretty(&status)?);
+        answer_json(&status)?;
     } else {
-        status.lines().iter().for_each(print_line);
+        lines(&status).iter().for_each(print_line);
     }
-    status
-        .finding()
-        .map_or(Ok(()), |finding| Err(finding.into()))
+    finding(&status).map_or(Ok(()), |finding| Err(finding.into()))
 }
 
-impl ServiceStatus {
-    fn note_nodes(&mut self, response: &ListNodesResponse) {
-        self.nodes = response.nodes.len();
-        self.nodes_waiting = response.want_to_join.len();
-        let names = |is: &dyn Fn(&Node) -> bool| -> Vec<String> {
-            let those = response.nodes.iter().filter(|node| is(node));
-            those.map(|node| node.name.clone()).collect()
-        };
-        self.nodes_away = names(&|node| !node.live);
-        self.nodes_halted =
-            names(&|node| node.live && node.halted.iter().any(|halt| halt != "clientSigner"));
-        self.nodes_with_bans = names(&|node| !node.bans.is_empty());
-    }
+/// Nodes that should sign and do not.
+fn is_halted(node: &Node) -> bool {
+    node.live && node.halted.iter().any(|halt| halt != CLIENT_SIGNER)
+}
 
-    fn note_vault(&mut self, vault: &Vault) {
-        self.vaults += 1;
-        let name = &vault.name;
-        if !vault.ready {
-            let reason = vault.failed_reason.as_ref().or(vault.problem.as_ref());
-            let reason = reason.map_or("its keys are being generated", String::as_str);
-            self.vaults_that_cannot_sign
-                .push(format!("{name}: {reason}"));
-            return;
-        }
-        let shares = vault.keys.iter().filter_map(|key| {
-            let shares = key.shares.as_ref()?;
-            Some((&key.scheme, shares.available, shares.threshold))
-        });
-        let mut least_spare = u32::MAX;
-        for (scheme, available, threshold) in shares {
-            if available < threshold {
-                self.vaults_that_cannot_sign.push(format!(
-                    "{name}: {available} of {threshold} signers that {scheme} needs are available"
-                ));
-                return;
+/// Vaults that cannot sign.
+fn cannot_sign(vaults: &VaultCounts) -> u64 {
+    vaults.short.saturating_add(vaults.no_keys)
+}
+
+fn is_silent(chain: &&ChainNodes) -> bool {
+    chain.answering == 0
+}
+
+fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
+    if let Some(reason) = &status.not_ready {
+        let sentence = format!("cannot sign: {}", one_line(reason));
+        return Some(CommandFinding::cannot_sign(sentence));
+    }
+    let cannot = status.vaults.as_ref().map_or(0, cannot_sign);
+    if cannot > 0 {
+        let vaults = if cannot == 1 { "vault" } else { "vaults" };
+        let sentence = format!("{cannot} {vaults} cannot sign");
+        return Some(CommandFinding::cannot_sign(sentence));
+    }
+    let is_old = |vaults: &VaultCounts| status.now_ms.saturating_sub(vaults.counted_ms) > OLD_MS;
+    let needs_attention = |node: &Node| !node.live || is_halted(node) || !node.bans.is_empty();
+    let is_degraded = status.nodes.iter().any(needs_attention)
+        || !status.nodes_that_refuse.is_empty()
+        || status
+            .vaults
+            .as_ref()
+            .is_none_or(|it| is_old(it) || !it.strangers.is_empty())
+        || status.requests.as_ref().is_some_and(|it| it.stuck > 0)
+        || status.chains.iter().any(|chain| is_silent(&chain));
+    is_degraded.then(|| CommandFinding::degraded("it signs, but something needs attention".into()))
+}
+
+fn lines(status: &GetStatusResponse) -> Vec<String> {
+    let mut lines = Vec::new();
+    let service = match &status.not_ready {
+        None => "ready".to_owned(),
+        Some(reason) => format!("not ready: {}", one_line(reason)),
+    };
+    lines.push(format!(
+        "service   {service} (Covault {}, {})",
+        one_line(&status.version),
+        counted(status.orchestrators, "orchestrator")
+    ));
+    if status.store_problem.is_none() {
+        add_nodes(&mut lines, status);
+        add_vaults(&mut lines, status);
+        lines.push(format!("requests  {}", requests(status.requests.as_ref())));
+    }
+    add_chains(&mut lines, &status.chains);
+    let said = |problem: &Option<String>| match problem {
+        None => "ok".to_owned(),
+        Some(problem) => one_line(problem),
+    };
+    lines.push(format!("store     {}", said(&status.store_problem)));
+    lines.push(format!("bus       {}", said(&status.bus_problem)));
+    if status.store_problem.is_none() {
+        let since = |ms: u64| ago(status.now_ms.saturating_sub(ms));
+        lines.push(match &status.last_backup {
+            None => "backup    none was made (covault backup create)".to_owned(),
+            Some(backup) => {
+                let bytes = backup.bytes.div_ceil(1024);
+                format!("backup    {}, {bytes} KiB", since(backup.at_ms))
             }
-            least_spare = least_spare.min(available - threshold);
-        }
-        if least_spare == 0 {
-            self.vaults_without_spare.push(name.clone());
-        }
+        });
+        add_failures(&mut lines, &status.failures, since);
     }
+    lines
+}
 
-    fn finding(&self) -> Option<CommandFinding> {
-        if let Some(reason) = &self.not_ready {
-            return Some(CommandFinding::cannot_sign(format!(
-                "cannot sign: {reason}"
-            )));
-        }
-        let cannot = self.vaults_that_cannot_sign.len();
-        if cannot > 0 {
-            let vaults = if cannot == 1 { "vault" } else { "vaults" };
-            let sentence = format!("{cannot} {vaults} cannot sign");
-            return Some(CommandFinding::cannot_sign(sentence));
-        }
-        let needs_somebody = !self.nodes_away.is_empty()
-            || !self.nodes_halted.is_empty()
-            || !self.nodes_with_bans.is_empty()
-            || self.requests_stuck > 0;
-        needs_somebody
-            .then(|| CommandFinding::degraded("it signs, but something needs attention".into()))
+fn counted(count: impl Into<u64>, what: &str) -> String {
+    match count.into() {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
     }
+}
 
-    fn lines(&self) -> Vec<String> {
-        let service = match &self.not_ready {
-            None => "ready".to_owned(),
-            Some(reason) => format!("not ready: {reason}"),
-        };
-        let mut lines = vec![format!("service   {service}")];
-        let live = self.nodes - self.nodes_away.len();
-        lines.push(format!("nodes     {live} of {} live", self.nodes));
-        add(&mut lines, "away", &self.nodes_away);
-        add(&mut lines, "does not sign", &self.nodes_halted);
-        add(
-            &mut lines,
-            "has banned a peer that cheated",
-            &self.nodes_with_bans,
-        );
-        if self.nodes_waiting > 0 {
-            add(
-                &mut lines,
-                "want to join (covault node list)",
-                &[self.nodes_waiting.to_string()],
-            );
-        }
-        let sign = self.vaults - self.vaults_that_cannot_sign.len();
-        let more = if self.more_vaults { "the first " } else { "" };
+fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
+    let names = |is: &dyn Fn(&Node) -> bool| -> Vec<String> {
+        let those = status.nodes.iter().filter(|node| is(node));
+        those.map(|node| node.name.clone()).collect()
+    };
+    let live = status.nodes.iter().filter(|node| node.live).count();
+    lines.push(format!("nodes     {live} of {} live", status.nodes.len()));
+    add(lines, "away", &names(&|node| !node.live));
+    add(lines, "does not sign", &names(&is_halted));
+    let with_bans = names(&|node| !node.bans.is_empty());
+    add(
+        lines,
+        "refuses this orchestrator (signer.orchestrators)",
+        &status.nodes_that_refuse,
+    );
+    let strangers = status.vaults.as_ref().map(|vaults| &vaults.strangers);
+    add(lines, "peers", strangers.unwrap_or(&Vec::new()));
+    add(lines, "has banned a peer that cheated", &with_bans);
+    let waiting = status.want_to_join.len();
+    if waiting > 0 {
+        let what = "want to join (covault node list)";
+        add(lines, what, &[waiting.to_string()]);
+    }
+}
+
+fn add_vaults(lines: &mut Vec<String>, status: &GetStatusResponse) {
+    let Some(vaults) = &status.vaults else {
+        lines.push("vaults    not counted yet".to_owned());
+        return;
+    };
+    let all = vaults.ready.saturating_add(cannot_sign(vaults));
+    let mut line = format!("vaults    {} of {all} can sign", vaults.ready);
+    let passed_ms = status.now_ms.saturating_sub(vaults.counted_ms);
+    if passed_ms > OLD_MS {
+        line.push_str(&format!(", as they were {}", ago(passed_ms)));
+    }
+    lines.push(line);
+    add_some(lines, "cannot", &vaults.cannot_sign, cannot_sign(vaults));
+    add_some(
+        lines,
+        "no signer to spare",
+        &vaults.without_spare,
+        vaults.no_spare,
+    );
+}
+
+fn requests(requests: Option<&OpenRequestCounts>) -> String {
+    let Some(requests) = requests else {
+        return "not counted yet".to_owned();
+    };
+    let parts = [
+        (requests.awaiting, "wait for people"),
+        (requests.unsigned, "are being signed"),
+        (requests.followed, "are sent and not final"),
+        (requests.stuck, "make no progress (covault request stuck)"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    match parts.is_empty() {
+        true => "none is open".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+fn add_chains(lines: &mut Vec<String>, chains: &[ChainNodes]) {
+    let nodes: u64 = chains.iter().map(|chain| u64::from(chain.nodes)).sum();
+    let answering: u64 = chains.iter().map(|chain| u64::from(chain.answering)).sum();
+    if nodes > 0 {
         lines.push(format!(
-            "vaults    {sign} of {more}{} can sign",
-            self.vaults
+            "chains    {answering} of {} answer",
+            counted(nodes, "node")
         ));
-        add(&mut lines, "cannot", &self.vaults_that_cannot_sign);
-        add(&mut lines, "no signer to spare", &self.vaults_without_spare);
-        let stuck = match self.requests_stuck {
-            0 => "none makes no progress".to_owned(),
-            count => format!("{count} make no progress: covault request stuck"),
-        };
-        lines.push(format!("requests  {stuck}"));
-        lines
+    }
+    let missing = chains.iter().filter(|chain| chain.answering < chain.nodes);
+    let missing: Vec<_> = missing
+        .map(|chain| {
+            format!(
+                "{}: {} of {} answer",
+                chain.chain, chain.answering, chain.nodes
+            )
+        })
+        .collect();
+    add(lines, "silent", &missing);
+}
+
+fn add_failures(
+    lines: &mut Vec<String>,
+    failures: &[FailedRequest],
+    since: impl Fn(u64) -> String,
+) {
+    if failures.is_empty() {
+        lines.push("failures  none".to_owned());
+        return;
+    }
+    lines.push("failures  the last ones:".to_owned());
+    for failed in failures {
+        let words = format!(
+            "{}, vault {}, {}, {} ({}): {}",
+            since(failed.at_ms),
+            failed.vault,
+            failed.kind,
+            failed.class,
+            failed.during,
+            failed.reason
+        );
+        lines.push(format!("          {}", one_line(&words)));
+        lines.push(format!("            {}", one_line(&failed.uuid)));
     }
 }
 
 /// A line for each name, as far as they are few.
 fn add(lines: &mut Vec<String>, what: &str, names: &[String]) {
+    let all = u64::try_from(names.len()).unwrap_or(u64::MAX);
+    add_some(lines, what, names, all);
+}
+
+/// The same, of more than are named.
+fn add_some(lines: &mut Vec<String>, what: &str, names: &[String], all: u64) {
     let shown = names.iter().take(MOST_NAMES);
-    lines.extend(shown.map(|name| format!("          {what}: {name}")));
-    if names.len() > MOST_NAMES {
-        let more = names.len() - MOST_NAMES;
+    let named = u64::try_from(shown.len()).unwrap_or(u64::MAX);
+    lines.extend(shown.map(|name| format!("          {what}: {}", one_line(name))));
+    let more = all.saturating_sub(named);
+    if more > 0 {
         lines.push(format!("          {what}: {more} more"));
     }
 }
@@ -201,9 +258,11 @@ fn add(lines: &mut Vec<String>, what: &str, names: &[String]) {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::schema::admin::{Key, Shares, UnadmittedNode};
+    use covault_core::schema::admin::{StoreBackup, UnadmittedNode};
 
     use super::*;
+
+    const NOW_MS: u64 = 10_000_000;
 
     fn node(name: &str, live: bool, halted: &[&str]) -> Node {
         Node {
@@ -214,81 +273,176 @@ mod tests {
         }
     }
 
-    fn vault(name: &str, available: &[u32]) -> Vault {
-        let key = |available: &u32| Key {
-            scheme: "dkls23".into(),
-            shares: Some(Shares {
-                threshold: 2,
-                available: *available,
+    fn well() -> GetStatusResponse {
+        GetStatusResponse {
+            now_ms: NOW_MS,
+            version: "1.2.3".into(),
+            orchestrators: 1,
+            nodes: vec![
+                node("vienna", true, &[]),
+                node("graz", true, &[CLIENT_SIGNER]),
+            ],
+            vaults: Some(VaultCounts {
+                counted_ms: NOW_MS - 2_000,
+                ready: 1,
                 ..Default::default()
             }),
-            ..Default::default()
-        };
-        Vault {
-            name: name.into(),
-            ready: !available.is_empty(),
-            keys: available.iter().map(key).collect(),
+            requests: Some(OpenRequestCounts::default()),
             ..Default::default()
         }
     }
 
+    fn code(status: &GetStatusResponse) -> u8 {
+        finding(status).map_or(0, |finding| finding.code())
+    }
+
     #[test]
-    fn status__should_say_what_is_in_the_way_and_how_bad_that_is() {
-        let mut status = ServiceStatus::default();
-        let code = |status: &ServiceStatus| status.finding().map_or(0, |finding| finding.code());
-        status.note_nodes(&ListNodesResponse {
-            nodes: vec![
-                node("vienna", true, &[]),
-                node("graz", true, &["clientSigner"]),
-            ],
-            ..Default::default()
-        });
-        status.note_vault(&vault("main", &[3, 3]));
+    fn status__should_say_when_all_is_well() {
+        let status = well();
         assert_eq!(code(&status), 0);
         assert_eq!(
-            status.lines(),
+            lines(&status),
             [
-                "service   ready",
+                "service   ready (Covault 1.2.3, 1 orchestrator)",
                 "nodes     2 of 2 live",
                 "vaults    1 of 1 can sign",
-                "requests  none makes no progress",
+                "requests  none is open",
+                "store     ok",
+                "bus       ok",
+                "backup    none was made (covault backup create)",
+                "failures  none",
             ]
         );
+    }
 
-        status.note_nodes(&ListNodesResponse {
+    #[test]
+    fn status__should_say_what_is_in_the_way_and_how_bad_that_is() {
+        let chain = |chain: &str, answering| ChainNodes {
+            chain: chain.into(),
+            answering,
+            nodes: 2,
+        };
+        let mut status = GetStatusResponse {
+            orchestrators: 2,
             nodes: vec![
                 node("vienna", false, &[]),
                 node("graz", true, &["clockWrong"]),
             ],
             want_to_join: vec![UnadmittedNode::default()],
+            chains: vec![chain("EVM chain 1", 2), chain("TON", 1)],
+            last_backup: Some(StoreBackup {
+                at_ms: NOW_MS - 7_200_000,
+                bytes: 4_097,
+            }),
+            failures: vec![FailedRequest {
+                at_ms: NOW_MS - 60_000,
+                uuid: "0192".into(),
+                vault: "main".into(),
+                kind: "evmSendNative".into(),
+                class: "insufficient_funds".into(),
+                during: "Preparing".into(),
+                reason: "too\nlittle".into(),
+            }],
+            ..well()
+        };
+        assert_eq!(code(&status), 5);
+        status.vaults = Some(VaultCounts {
+            ready: 61,
+            short: 1,
+            no_keys: 1,
+            cannot_sign: vec!["short: 1 of 2".into(), "new: no keys".into()],
+            no_spare: 60,
+            without_spare: vec!["tight".into(); 50],
+            strangers: vec!["graz does not list linz (signer.peers)".into()],
+            counted_ms: NOW_MS,
+        });
+        status.requests = Some(OpenRequestCounts {
+            awaiting: 3,
+            followed: 2,
+            stuck: 1,
             ..Default::default()
         });
-        status.note_vault(&vault("tight", &[3, 2]));
-        assert_eq!(code(&status), 5);
-        status.note_vault(&vault("short", &[3, 1]));
-        status.note_vault(&vault("new", &[]));
-        status.requests_stuck = 4;
         assert_eq!(code(&status), 6);
+        let spare = "          no signer to spare: tight";
         assert_eq!(
-            status.lines(),
+            lines(&status),
             [
-                "service   ready",
+                "service   ready (Covault 1.2.3, 2 orchestrators)",
                 "nodes     1 of 2 live",
                 "          away: vienna",
                 "          does not sign: graz",
+                "          peers: graz does not list linz (signer.peers)",
                 "          want to join (covault node list): 1",
-                "vaults    2 of 4 can sign",
-                "          cannot: short: 1 of 2 signers that dkls23 needs are available",
-                "          cannot: new: its keys are being generated",
-                "          no signer to spare: tight",
-                "requests  4 make no progress: covault request stuck",
+                "vaults    61 of 63 can sign",
+                "          cannot: short: 1 of 2",
+                "          cannot: new: no keys",
+                spare,
+                spare,
+                spare,
+                spare,
+                spare,
+                spare,
+                spare,
+                spare,
+                "          no signer to spare: 52 more",
+                "requests  3 wait for people, 2 are sent and not final, 1 make no progress (covault request stuck)",
+                "chains    3 of 4 nodes answer",
+                "          silent: TON: 1 of 2 answer",
+                "store     ok",
+                "bus       ok",
+                "backup    2 h ago, 5 KiB",
+                "failures  the last ones:",
+                "          60 s ago, vault main, evmSendNative, insufficient_funds (Preparing): too little",
+                "            0192",
             ]
         );
-        let away = ServiceStatus {
-            not_ready: Some("the bus is away".into()),
-            ..ServiceStatus::default()
+    }
+
+    #[test]
+    fn status__should_not_take_what_is_old_or_unknown_for_well() {
+        let away = GetStatusResponse {
+            not_ready: Some("the store cannot be reached".into()),
+            store_problem: Some("the store cannot be reached".into()),
+            ..well()
         };
         assert_eq!(code(&away), 6);
-        assert_eq!(away.lines()[0], "service   not ready: the bus is away");
+        assert!(lines(&away)[0].starts_with("service   not ready: the store cannot be reached"));
+        assert!(!lines(&away).iter().any(|line| line.starts_with("vaults")));
+        let uncounted = GetStatusResponse {
+            vaults: None,
+            ..well()
+        };
+        assert_eq!(code(&uncounted), 5);
+        let mut old = well();
+        old.now_ms += OLD_MS;
+        assert_eq!(code(&old), 5);
+        assert!(
+            lines(&old)[2].ends_with("as they were 30 min ago"),
+            "{:?}",
+            lines(&old)
+        );
+        let silent = GetStatusResponse {
+            chains: vec![ChainNodes {
+                chain: "TON".into(),
+                answering: 0,
+                nodes: 2,
+            }],
+            ..well()
+        };
+        assert_eq!(code(&silent), 5);
+        let refused = GetStatusResponse {
+            nodes_that_refuse: vec!["graz".into()],
+            ..well()
+        };
+        assert_eq!(code(&refused), 5);
+        let line = "          refuses this orchestrator (signer.orchestrators): graz";
+        assert_eq!(lines(&refused)[2], line);
+        let mut strangers = well();
+        if let Some(vaults) = &mut strangers.vaults {
+            vaults
+                .strangers
+                .push("graz does not list linz (signer.peers)".into());
+        }
+        assert_eq!(code(&strangers), 5);
     }
 }

@@ -14,6 +14,18 @@ const MOST_NAME: usize = 100;
 /// With less, a PostgreSQL that is just busy would seem to be away.
 const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
 
+/// What is wrong with a log level: a word that is no level would silence the log, because it is taken for a target.
+pub fn level_problems(levels: &str) -> impl Iterator<Item = String> {
+    let parts = levels.split(',');
+    let levels = parts.map(|part| part.split_once('=').map_or(part, |(_, level)| level));
+    let wrong = levels.filter(|level| level.trim().parse::<LevelFilter>().is_err());
+    wrong.map(|level| {
+        format!(
+            "{level:?} is not a level; use trace, debug, info, warn, error or off, alone or as target=level"
+        )
+    })
+}
+
 impl Config {
     /// What is wrong, each a sentence that begins with the setting.
     pub(super) fn problems(&self) -> Vec<String> {
@@ -27,15 +39,8 @@ impl Config {
                  executeSigningRequests could not tell how requests end"
             ));
         }
-        for part in self.log.level.split(',') {
-            let level = part.split_once('=').map_or(part, |(_, level)| level);
-            if level.trim().parse::<LevelFilter>().is_err() {
-                problems.push(format!(
-                    "log.level: {level:?} is not a level; use trace, debug, info, warn, error or off, alone or as \
-                     target=level"
-                ));
-            }
-        }
+        problems
+            .extend(level_problems(&self.log.level).map(|problem| format!("log.level: {problem}")));
         for (setting, address, may_be_off) in [
             ("serve.listen", &self.serve.listen, false),
             ("serve.grpc_listen", &self.serve.grpc_listen, true),

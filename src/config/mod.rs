@@ -32,6 +32,7 @@ pub use self::{
     admin::AdminAddress,
     bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
+    check::level_problems,
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
     console::{ConsoleSettings, PageOrigin},
@@ -105,7 +106,7 @@ pub struct IdempotencySettings {
     pub strict: bool,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct LogSettings {
     pub level: String,
     pub format: LogFormat,

@@ -49,7 +49,7 @@ impl ByAsking {
 }
 
 async fn serving(api: &Api, stop: &StopSignal) -> ServingStatus {
-    if !*stop.borrow() && api.ready().await.is_ok() {
+    if !*stop.borrow() && api.gateway.ready().await.is_ok() {
         ServingStatus::Serving
     } else {
         ServingStatus::NotServing

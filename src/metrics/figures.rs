@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use covault_actors::gateway::RequestCounts;
+use covault_actors::gateway::{BackupRow, RequestCounts, ServiceCounts};
 use covault_core::version::THIS_VERSION;
 
 use super::PrometheusText;
@@ -55,6 +55,33 @@ impl PrometheusText {
         let name = "covault_live_bytes";
         self.family(name, "Bytes that unfinished requests of this process hold");
         self.sample(name, &[], bytes);
+    }
+
+    /// How the service is as a whole, as one process has written it down for all.
+    pub(super) fn overview(
+        &mut self,
+        (counts, backup): &(Option<ServiceCounts>, Option<BackupRow>),
+        now_ms: u64,
+    ) {
+        if let Some(ServiceCounts { vaults, .. }) = counts {
+            let name = "covault_vaults";
+            self.family(
+                name,
+                "Vaults of the whole service, by whether they can sign",
+            );
+            for (state, count) in [
+                ("ready", vaults.ready),
+                ("short", vaults.short),
+                ("no_keys", vaults.no_keys),
+            ] {
+                self.sample(name, &[("state", state)], count);
+            }
+        }
+        if let Some(BackupRow { at_ms, .. }) = backup {
+            let name = "covault_backup_age_seconds";
+            self.family(name, "The age of the last backup of the store");
+            self.sample(name, &[], now_ms.saturating_sub(*at_ms) / 1_000);
+        }
     }
 
     /// How large the store is that is a file.

@@ -2,7 +2,9 @@
 
 use covault_actors::{
     chain_rpc::ChainKey,
-    gateway::{DroppedCounts, OpenTransactions, RequestCounts},
+    gateway::{
+        BackupRow, DroppedCounts, OpenTransactions, RequestCounts, ServiceCounts, VaultCounts,
+    },
 };
 use covault_core::order::NodeId;
 
@@ -137,6 +139,23 @@ fn figures__should_show_requests_by_kind_and_status() {
         failed: 1,
     };
     text.requests(&[("evmMessage", counts)].into());
+    let vaults = VaultCounts {
+        ready: 7,
+        short: 2,
+        no_keys: 1,
+        ..VaultCounts::default()
+    };
+    let counts = ServiceCounts {
+        vaults,
+        ..ServiceCounts::default()
+    };
+    let backup = BackupRow {
+        at_ms: 10_000,
+        bytes: 5,
+    };
+    text.overview(&(None, None), 0);
+    assert!(!text.0.contains("covault_vaults"), "{}", text.0);
+    text.overview(&(Some(counts), Some(backup)), 95_999);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store.redb");
     text.store_file(&file);
@@ -148,6 +167,10 @@ fn figures__should_show_requests_by_kind_and_status() {
         r#"covault_requests_total{kind="evmMessage",status="created"} 5"#,
         r#"covault_requests_total{kind="evmMessage",status="succeeded"} 3"#,
         r#"covault_requests_total{kind="evmMessage",status="failed"} 1"#,
+        r#"covault_vaults{state="ready"} 7"#,
+        r#"covault_vaults{state="short"} 2"#,
+        r#"covault_vaults{state="no_keys"} 1"#,
+        "covault_backup_age_seconds 85",
         "covault_live_requests 3",
         "covault_live_bytes 4096",
         "covault_store_bytes 77",

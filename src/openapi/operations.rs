@@ -30,6 +30,7 @@ pub fn admin_tags() -> Value {
         {"name": "Signer nodes", "description": "Signer nodes."},
         {"name": "Tokens", "description": "API tokens, and the configuration of sweep tokens."},
         {"name": "Users", "description": "Users of the console."},
+        {"name": "Service", "description": "How the service is doing."},
         {"name": "Audit log and backups", "description": "The audit log, and backups of the store."},
     ])
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::*;
 
@@ -25,6 +25,66 @@ fn said(output: std::io::Result<Output>) -> (i32, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
+}
+
+/// The uuid of the only vault.
+fn json_vault(cluster: &TestCluster) -> String {
+    let mut command = covault();
+    command.args(["vault", "list", "--json", "--config"]);
+    let config = cluster.folder.path().join("serve.toml");
+    let (_, out, _) = said(command.arg(config).output());
+    let vaults: Value = serde_json::from_str(&out).unwrap();
+    vaults["vaults"][0]["uuid"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_level__should_change_while_processes_run() {
+    let cluster = TestCluster::start(8_000).await;
+    let config = cluster.folder.path().join("serve.toml");
+    let log_level = |level: &[&str]| {
+        let mut command = covault();
+        command.arg("log-level").args(level).arg("--config");
+        said(command.arg(&config).output())
+    };
+    let (_, first, err) = log_level(&[]);
+    let first = first.trim().to_owned();
+    assert!(!first.is_empty(), "{err}");
+    let (code, out, err) = log_level(&["infoo"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("level: \"infoo\" is not a level"), "{err}");
+    let changed = format!("{first},covault::access=debug");
+    let (code, out, err) = log_level(&[&changed]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out.trim(), format!("{changed} (before: {first})"));
+    assert_eq!(log_level(&[]).1.trim(), changed);
+    cluster.api.post("getWalletList", json!({})).await;
+    eventually("calls are logged", async || {
+        let log = cluster.serve.log();
+        log.contains("covault::access").then_some(())
+    })
+    .await;
+
+    // A signer has its file, and takes all of it or nothing.
+    let (signer, path) = (
+        &cluster.signers[0],
+        cluster.folder.path().join("signer-1.toml"),
+    );
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("log.level = \"infoo\"\n{text}")).unwrap();
+    signer.signal("HUP");
+    eventually("what is wrong is refused", async || {
+        let log = signer.log();
+        let refused = log.contains("nothing was changed") && log.contains("is not a level");
+        refused.then_some(())
+    })
+    .await;
+    fs::write(&path, format!("log.level = \"debug\"\n{text}")).unwrap();
+    signer.signal("HUP");
+    eventually("the level has changed", async || {
+        let log = signer.log();
+        log.contains("the log settings were changed").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,14 +114,28 @@ async fn status__should_say_by_its_exit_code_whether_the_cluster_signs() {
     .await;
     let (_, json, err) = status(&cluster, &["--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(
-        json["nodesAway"].as_array().map(Vec::len),
-        Some(2),
-        "{json}"
-    );
-    let cannot = json["vaultsThatCannotSign"][0].as_str().unwrap();
+    let nodes = json["nodes"].as_array().unwrap().iter();
+    let away = nodes.filter(|node| node["live"] == false);
+    assert_eq!(away.count(), 2, "{json}");
+    let cannot = json["vaults"]["cannotSign"][0].as_str().unwrap();
     assert!(cannot.starts_with("treasury: 1 of 2 signers"), "{json}");
     assert!(err.contains("1 vault cannot sign"), "{err}");
+
+    // What failed is told without what it was about.
+    let (api, vault) = (&cluster.api, json_vault(&cluster));
+    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let message = json!({"rawMessage": {"from": from, "content": "aGVsbG8="}});
+    let uuid = api.create(message).await;
+    let out = eventually("the request has failed", async || {
+        let (_, out, _) = status(&cluster, &[]);
+        out.contains(&uuid).then_some(out)
+    })
+    .await;
+    assert!(
+        out.contains("vault treasury, rawMessage, unspecified"),
+        "{out}"
+    );
+    assert!(!out.contains(&from), "{out}");
 
     // The bus is away, and so is everything.
     cluster.redis.stop();

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Prometheus looks every second, and some series begin late.
 PATIENCE_S = 120
 # Metrics that are there only after something that a short run does not have: nodes with too much to do, transactions on a
-# chain, deposits.
+# chain, deposits, backups.
 RARE = {
     "covault_signer_busy_total",
     "covault_signing_second_teams_total",
@@ -30,6 +30,7 @@ RARE = {
     "covault_sweeps_oldest_wait_timestamp_seconds",
     "covault_webhooks_waiting",
     "covault_console_wrong_tries_total",
+    "covault_backup_age_seconds",
     # With PostgreSQL there is no file.
     "covault_store_bytes",
 }

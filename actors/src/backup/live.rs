@@ -13,7 +13,11 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     backup,
     services::Services,
-    store::{RawRow, Snapshot},
+    store::{
+        Batch, Precondition, RawRow, Snapshot,
+        overview_rows::{self, BackupRow},
+        rows,
+    },
 };
 
 /// How long a backup waits for its reader, in milliseconds.
@@ -32,6 +36,10 @@ struct BackupSession {
     last: Option<RawRow>,
     /// When it was last asked for, in milliseconds since the Unix epoch.
     asked_at_ms: u64,
+    /// Of which moment it is, in milliseconds since the Unix epoch.
+    at_ms: u64,
+    /// Bytes that were read.
+    bytes: u64,
 }
 
 impl BackupSlot {
@@ -68,6 +76,8 @@ impl BackupSlot {
                 next: 0,
                 last: None,
                 asked_at_ms: services.now_ms(),
+                at_ms: services.now_ms(),
+                bytes: 0,
             });
         });
         let (all, clock) = (Arc::clone(&self.0), Arc::clone(&services.clock));
@@ -116,15 +126,33 @@ impl BackupSlot {
         });
         let (snapshot, last) = reading.ok_or_else(gone)?;
         let rows = backup::page(&*snapshot, last.as_ref()).await?;
-        self.with(|reading| {
-            let Some(this) = reading.as_mut().filter(|it| it.id == id) else {
-                return;
-            };
+        let complete = self.with(|reading| {
+            let this = reading.as_mut().filter(|it| it.id == id)?;
+            let bytes = rows.iter().map(|row| row.key.len() + row.value.len());
+            let bytes = u64::try_from(bytes.sum::<usize>()).unwrap_or(u64::MAX);
+            this.bytes = this.bytes.saturating_add(bytes);
             match rows.last() {
                 Some(row) => this.last = Some(row.clone()),
-                None => *reading = None,
+                None => return reading.take(),
             }
+            None
         });
+        if let Some(BackupSession { at_ms, bytes, .. }) = complete {
+            note_complete(services, BackupRow { at_ms, bytes }).await;
+        }
         Ok(rows)
+    }
+}
+
+/// Writes down that there is a backup. It is for people: whoever reads the backup has it anyway.
+async fn note_complete(services: &Services, backup: BackupRow) {
+    let noted = async {
+        let mut batch = Batch::new();
+        let row = rows::encode(&backup)?;
+        batch.put(overview_rows::backup(), Precondition::Any, row);
+        Ok::<_, Fault>(services.store.commit(batch).await?)
+    };
+    if let Err(fault) = noted.await {
+        tracing::warn!(?fault, "failed to store when the last backup was made");
     }
 }

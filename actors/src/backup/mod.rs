@@ -394,6 +394,7 @@ fn of_processes(space: KeySpace) -> bool {
             | KeySpace::Lease
             | KeySpace::Member
             | KeySpace::NodeStatus
+            | KeySpace::Overview
             | KeySpace::UserSession
             | KeySpace::UserLink
             | KeySpace::UsedChallenges

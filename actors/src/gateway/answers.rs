@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use covault_core::fault::Fault;
-
 use crate::{
     chain_rpc::ChainKey,
     process::counters::{DroppedCounts, OpenTransactions},
@@ -16,36 +14,6 @@ pub enum RequestBody<'a> {
     Json(&'a [u8]),
     /// Protobuf.
     Protobuf(&'a [u8]),
-}
-
-/// How the process is, part by part.
-#[derive(Clone, Debug)]
-pub struct Health {
-    /// It gives its vaults away, and ends.
-    pub is_leaving: bool,
-    /// Whether the store can be written.
-    pub store: Result<(), Fault>,
-    /// Signer nodes that it hears, of those that were admitted.
-    pub signers: (usize, usize),
-    /// Whether clients are let in: after a restore they are kept out.
-    pub clients: Result<(), Fault>,
-}
-
-impl Health {
-    /// Whether it can take requests.
-    ///
-    /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] with the first thing that is in the way.
-    pub fn ready(self) -> Result<(), Fault> {
-        if self.is_leaving {
-            return Err(Fault::unavailable("the service is shutting down"));
-        }
-        self.store?;
-        if let (0, 1..) = self.signers {
-            return Err(Fault::unavailable("no signer node can be reached"));
-        }
-        self.clients
-    }
 }
 
 /// How a message is written.

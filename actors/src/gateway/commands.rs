@@ -51,7 +51,7 @@ impl GatewayInner {
         // After a restore a token that was revoked since the backup is there again: only the one of the file has no row.
         let is_unnamed = |admin: &AdminCaller| admin.token.is_none();
         if !command.caller.admin.as_ref().is_some_and(is_unnamed) {
-            self.client_gate.check(&self.services).await?;
+            self.health.client_gate.check(&self.services).await?;
         }
         let permit = self.permit(&command)?;
         match &command.request {
@@ -153,6 +153,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            health: &self.health,
             noted_chains: &self.noted_chains,
             waiters: &self.waiters,
             services: &self.services,

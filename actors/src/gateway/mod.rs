@@ -4,7 +4,6 @@ mod answers;
 pub mod command_bus;
 mod commands;
 mod pages;
-mod ready;
 mod routing;
 
 use std::{
@@ -31,10 +30,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     audit::{self, AuditActor},
-    backup::{
-        live::BackupSlot,
-        restore::{self, ClientGate},
-    },
+    backup::{live::BackupSlot, restore},
     batches::driver,
     chain_rpc::{self, EndpointHealth},
     changes::{ChangeHub, follower},
@@ -46,9 +42,11 @@ use crate::{
     },
     deposits::{start::NotedChains, sweeper},
     gateway::command_bus::CommandBus,
+    health::HealthCheck,
     leases::{self, LeaseManager},
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
+    overview,
     port::NodeView,
     process::{tasks::contained, waiters::CompletionWaiters},
     requests::{tracker, tracking::work_queue},
@@ -61,9 +59,9 @@ use crate::{
     webhooks,
 };
 
-use self::{answers::Encoding, commands::ClientCommand, ready::Readiness, routing::GatewayHandler};
+use self::{answers::Encoding, commands::ClientCommand, routing::GatewayHandler};
 pub use self::{
-    answers::{BacklogCounts, Health, RequestBody},
+    answers::{BacklogCounts, RequestBody},
     pages::{OwnWallet, PageReader, RecipientHistory, RequestRule},
 };
 pub use crate::{
@@ -73,13 +71,16 @@ pub use crate::{
         caller::{AdminCaller, Caller, Person, VaultScope},
     },
     deposits::sweep_counts::SweepCounts,
+    health::Health,
     process::{
         counters::{
             DroppedCounts, FollowCounts, NotificationCounts, OpenTransactions, RequestCounts,
             WebhookCounts,
         },
         limits::{Share, Shares},
+        meter,
     },
+    store::overview_rows::{BackupRow, OpenRequestCounts, ServiceCounts, VaultCounts},
 };
 
 /// How long [`Gateway::leave`] waits, and [`Gateway::stop`] for each of its steps.
@@ -109,14 +110,12 @@ struct GatewayInner {
     hub: Arc<ChangeHub>,
     /// Those who wait for requests to end.
     waiters: Arc<CompletionWaiters>,
-    client_gate: ClientGate,
-    readiness: Readiness,
+    health: HealthCheck,
     command_bus: Arc<dyn CommandBus>,
     /// Commands in progress, also when their callers have stopped waiting.
     commands: CommandPlaces,
     /// Those of operators.
     operator_commands: CommandPlaces,
-    leaving: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -205,9 +204,7 @@ impl Gateway {
                 console_key: ConsoleKey::default(),
                 hub,
                 waiters,
-                client_gate,
-                readiness: Readiness::default(),
-                leaving: AtomicBool::new(false),
+                health: HealthCheck::new(client_gate),
                 closing: AtomicBool::new(false),
             }),
         };
@@ -225,7 +222,7 @@ impl Gateway {
     /// nobody else could have them.
     pub async fn leave(&self) {
         let services = &self.inner.services;
-        self.inner.leaving.store(true, Ordering::SeqCst);
+        self.inner.health.leave();
         if services.store.exclusive() || !services.runs_vaults {
             return;
         }
@@ -424,8 +421,8 @@ impl Gateway {
         self.inner.hub.listeners()
     }
 
-    /// Whether the service can take requests: the store can be written, a signer be reached, clients are let in, and it is
-    /// not leaving.
+    /// Whether the service can take requests: the store can be written, the bus and a signer be reached, clients are let in,
+    /// and it is not leaving.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] with what is in the way.
@@ -435,14 +432,7 @@ impl Gateway {
 
     /// The same, part by part.
     pub async fn health(&self) -> Health {
-        let services = &self.inner.services;
-        let nodes = services.signers.nodes();
-        Health {
-            is_leaving: self.inner.leaving.load(Ordering::SeqCst),
-            store: self.inner.readiness.check(services).await,
-            signers: (nodes.iter().filter(|node| node.live).count(), nodes.len()),
-            clients: self.inner.client_gate.check(services).await,
-        }
+        self.inner.health.look(&self.inner.services).await
     }
 
     /// The admitted nodes, and how many others announce themselves, as this process hears them.
@@ -453,6 +443,16 @@ impl Gateway {
         let services = &self.inner.services;
         let unadmitted = services.signers.unadmitted().len();
         Ok((nodes::heard(services).await?, unadmitted))
+    }
+
+    /// How many vaults can sign, as it was last counted, and the last backup: when and how many bytes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn overview(&self) -> Result<(Option<ServiceCounts>, Option<BackupRow>), Fault> {
+        let services = &self.inner.services;
+        let counts = overview::written_counts(services).await?;
+        Ok((counts, overview::last_backup(services).await?))
     }
 
     /// The public keys that webhooks are signed with, by whichever process sends them.
@@ -547,6 +547,7 @@ impl GatewayInner {
             vaults: &self.vaults,
             key_locks: &self.key_locks,
             backups: &self.backups,
+            health: &self.health,
             noted_chains: &self.noted_chains,
             waiters: &self.waiters,
             services,

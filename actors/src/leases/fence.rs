@@ -187,7 +187,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::SweepTopUp
         | KeySpace::Notification
         | KeySpace::FirstWallet => true,
-        // Guarded by their versions, or of no harm: simulations and how nodes are doing are only shown.
+        // Guarded by their versions, or of no harm: simulations and how nodes and the service are doing are only shown.
         KeySpace::VaultName
         | KeySpace::Probe
         | KeySpace::Simulation
@@ -203,6 +203,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Lease
         | KeySpace::Member
         | KeySpace::NodeStatus
+        | KeySpace::Overview
         | KeySpace::AuditEntry
         | KeySpace::AuditHead
         | KeySpace::DepositAddress

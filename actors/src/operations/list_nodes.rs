@@ -20,19 +20,24 @@ impl Operation for ListNodes {
     type Response = admin::ListNodesResponse;
 
     async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
-        let as_of_ms = as_of_ms(call.services).await?;
-        let mut want_to_join = status::unadmitted(call.services).await?;
-        let nodes = nodes::written(call.services).await?;
-        // The list may be older than an admission.
-        want_to_join.retain(|node| nodes.iter().all(|admitted| admitted.id != node.id));
-        let nodes = nodes.into_iter().map(|node| node_message(node, as_of_ms));
-        Ok(admin::ListNodesResponse {
-            nodes: nodes.collect(),
-            want_to_join: want_to_join.into_iter().map(unadmitted_message).collect(),
-            now_ms: call.services.now_ms(),
-            as_of_ms,
-        })
+        nodes_message(call.services).await
     }
+}
+
+/// The nodes as operators see them.
+pub(super) async fn nodes_message(services: &Services) -> Result<admin::ListNodesResponse, Fault> {
+    let as_of_ms = as_of_ms(services).await?;
+    let mut want_to_join = status::unadmitted(services).await?;
+    let nodes = nodes::written(services).await?;
+    // The list may be older than an admission.
+    want_to_join.retain(|node| nodes.iter().all(|admitted| admitted.id != node.id));
+    let nodes = nodes.into_iter().map(|node| node_message(node, as_of_ms));
+    Ok(admin::ListNodesResponse {
+        nodes: nodes.collect(),
+        want_to_join: want_to_join.into_iter().map(unadmitted_message).collect(),
+        now_ms: services.now_ms(),
+        as_of_ms,
+    })
 }
 
 /// When the orchestrator that watches the nodes was last there; `None`: nobody watches them.
@@ -64,6 +69,7 @@ pub(super) fn node_message(view: NodeView, as_of_ms: Option<u64>) -> admin::Node
         skew_ms,
         halted,
         frozen,
+        listed: _,
     } = view;
     let ban = |(key, peer): ([u8; 8], covault_core::order::NodeId)| admin::Ban {
         key: hex::encode(key),

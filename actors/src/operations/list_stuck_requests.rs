@@ -2,18 +2,16 @@ use async_trait::async_trait;
 use covault_core::{
     fault::Fault,
     ids::RequestId,
-    request::{RequestEffect, RequestState, SigningRequest},
+    request::{RequestState, SigningRequest},
     schema::{admin, wire::signing_request::Status},
 };
 
 use super::{Operation, OperationCall};
 use crate::{
     lists::PageBytes,
+    requests::stuck,
     services::{Services, skip_unreadable},
-    store::{
-        KeySpace, Scan,
-        rows::{self, OutboxRow, TransactionRow},
-    },
+    store::{KeySpace, Scan},
 };
 
 /// Rows that one scan reads.
@@ -35,39 +33,12 @@ impl Operation for ListStuckRequests {
         let mut reasons = Vec::new();
         let mut next = Some(Scan::prefix(KeySpace::Outbox, &[], PAGE));
         while let Some(scan) = next {
-            let page = services.store.scan(&scan).await?;
-            let (mut followed, mut waiting) = (Vec::new(), Vec::new());
-            for (key, row) in &page {
-                let Some(id) = rows::outbox_request(key) else {
-                    continue;
-                };
-                let effect = rows::decode::<OutboxRow>(&row.value);
-                match skip_unreadable(effect, format_args!("effect of request {id}"))? {
-                    Some(row) if row.effect == RequestEffect::Track => followed.push(id),
-                    _ => waiting.push(id),
-                }
-            }
-            let keys = |ids: &[RequestId], key: fn(RequestId) -> _| -> Vec<_> {
-                ids.iter().map(|id| key(*id)).collect()
-            };
-            let problems = services
-                .load_all::<TransactionRow>(&keys(&followed, rows::transaction))
-                .await?;
-            for (id, problem) in followed.iter().zip(problems) {
-                let problem = skip_unreadable(problem, format_args!("transaction of {id}"))?;
-                reasons.extend(problem.flatten().and_then(|row| Some((*id, row.problem?))));
-            }
-            let delays = services
-                .load_all::<String>(&keys(&waiting, rows::delay))
-                .await?;
-            for (id, delay) in waiting.iter().zip(delays) {
-                let delay = skip_unreadable(delay, format_args!("delay of request {id}"))?;
-                reasons.extend(delay.flatten().map(|reason| (*id, reason)));
-            }
+            let (open, rest) = stuck::page(services, scan).await?;
+            reasons.extend(open.stuck);
             // Ids begin with the time at which they were made.
             reasons.sort_unstable();
             reasons.truncate(MOST);
-            next = scan.rest(&page);
+            next = rest;
         }
         let (mut requests, mut bytes) = (Vec::new(), PageBytes::default());
         for (id, reason) in reasons {

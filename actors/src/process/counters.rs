@@ -12,9 +12,13 @@ use covault_core::deposit::transfer::FollowedChain;
 use parking_lot::Mutex;
 
 use crate::{
-    chain_rpc::ChainKey, deposits::sweep_counts::SweepCounts,
-    store::deposit_rows::ReconciliationCounts,
+    chain_rpc::ChainKey,
+    deposits::sweep_counts::SweepCounts,
+    store::{deposit_rows::ReconciliationCounts, overview_rows::FailedRequest},
 };
+
+/// So many of the last failures are kept for operators.
+pub const SHOWN_FAILURES: usize = 10;
 
 /// What this process has counted since its start.
 #[derive(Default)]
@@ -26,6 +30,8 @@ pub struct Counters {
     pub transactions: Mutex<BTreeMap<ChainKey, OpenTransactions>>,
     /// Requests, by the name of their kind.
     requests: Mutex<BTreeMap<&'static str, RequestCounts>>,
+    /// Requests that have failed here and are not written down yet.
+    failures: Mutex<Vec<FailedRequest>>,
     follows: Mutex<BTreeMap<FollowedChain, FollowCounts>>,
     /// Sweeps of vaults that are here, by chain.
     pub sweeps: Mutex<BTreeMap<FollowedChain, SweepCounts>>,
@@ -160,6 +166,20 @@ impl Counters {
     /// What became of requests here, by the name of their kind.
     pub fn requests(&self) -> BTreeMap<&'static str, RequestCounts> {
         self.requests.lock().clone()
+    }
+
+    /// Requests have failed, which is to be written down. Of very many only the last ones are.
+    pub fn note_failures(&self, failed: impl IntoIterator<Item = FailedRequest>) {
+        let mut failures = self.failures.lock();
+        failures.extend(failed);
+        failures.sort_by_key(|failed| failed.at_ms);
+        let older = failures.len().saturating_sub(SHOWN_FAILURES);
+        failures.drain(..older);
+    }
+
+    /// What has failed since this was last asked.
+    pub fn take_failures(&self) -> Vec<FailedRequest> {
+        std::mem::take(&mut *self.failures.lock())
     }
 
     /// How far the blocks of a chain are followed.

@@ -2,7 +2,9 @@
 
 pub mod account;
 pub mod account_queues;
+pub mod approval_waits;
 pub mod batch_claim;
+pub mod failures;
 pub mod followed;
 pub mod rebroadcast;
 pub mod recipients;
@@ -14,6 +16,7 @@ pub mod reservations;
 pub mod search_terms;
 pub mod signing;
 pub mod simulations;
+pub mod stuck;
 pub mod sweep_claim;
 pub mod tracker;
 pub mod tracking;

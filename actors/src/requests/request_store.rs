@@ -16,8 +16,9 @@ use crate::{
     commands::command_commit::CommandCommit,
     requests::{
         account::ChainAccount,
+        approval_waits,
         batch_claim::BatchClaim,
-        followed, refused,
+        failures, followed, refused,
         replacement_claim::ReplacementClaim,
         reservations::{self, PassedClaim},
         search_terms,
@@ -546,31 +547,11 @@ async fn try_advance(
         Err(CommitError::Conflict(key)) => return Err(AdvanceError::Conflict(key)),
         Err(error) => return Err(AdvanceError::Fatal(error.into())),
     }
-    if let RequestState::Failed { code, .. } = &next.state {
-        // The reason may hold addresses and amounts: it is for those who may see the request.
-        let (request_id, vault) = (next.id, next.vault);
-        let kind = payload.map(Payload::kind);
-        match &request.state {
-            // Nothing is wrong.
-            RequestState::AwaitingApproval { .. } if is_unwanted => tracing::info!(
-                request = %request_id,
-                %vault,
-                kind,
-                "a request was rejected or has expired; covault request show says why"
-            ),
-            state => tracing::warn!(
-                request = %request_id,
-                %vault,
-                kind,
-                class = ?code,
-                during = state.name(),
-                "a request has failed; covault request show says why"
-            ),
-        }
-    }
+    failures::tell(services, &request.state, &next, payload, is_unwanted, now);
+    approval_waits::measure(services, &request.state, &next, now).await;
     let ends = next.state.is_final() && !request.state.is_final();
     let succeeds = ends && !matches!(next.state, RequestState::Failed { .. });
-    let kind = payload.map_or(OTHER_KIND, Payload::kind);
+    let kind = payload.map_or(failures::OTHER_KIND, Payload::kind);
     services.counters.request(kind, |counts| {
         counts.created += u64::from(*version == 0);
         counts.succeeded += u64::from(succeeds);
@@ -590,9 +571,6 @@ async fn try_advance(
     }
     Ok(())
 }
-
-/// What a request whose payload is not at hand is counted as.
-const OTHER_KIND: &str = "other";
 
 /// Whether a request fails without signatures that signers were asked for: one of them may have finished them.
 fn asked_for_nothing_seen(before: &RequestState, next: &RequestState) -> bool {

@@ -26,7 +26,7 @@ use crate::{
         CommitGuard, GuardedStore, HeldLeases, Lease, LeaseFence, LeaseScope, LeaseTerm,
         LogListener, RestoreFence, UnleasedGuard,
     },
-    port::{MonotonicClock, SignerCluster},
+    port::{LogControl, MonotonicClock, SignerCluster},
     process::{counters::Counters, limits::Limits, tasks::Tasks},
     requests::tracking::{GapSuspect, SpeedUpDue, TrackedRequest, WorkQueue},
     settings::{OrchestratorParts, Settings},
@@ -116,6 +116,7 @@ pub struct Shared {
     pub home: Option<[u8; 32]>,
     /// Tells the secret that all orchestrators share from another one.
     pub secret_fingerprint: Option<[u8; 8]>,
+    pub log: Arc<dyn LogControl>,
     /// Whether vaults run here.
     pub runs_vaults: bool,
     pub signers: Arc<dyn SignerCluster>,
@@ -155,6 +156,7 @@ impl Services {
             name: sharing.name,
             home: sharing.home,
             secret_fingerprint: sharing.secret_fingerprint,
+            log: sharing.log,
             runs_vaults: sharing.runs_vaults,
             signers,
             clock,

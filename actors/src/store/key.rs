@@ -81,6 +81,9 @@ pub enum KeySpace {
     /// Network, chain id (0 without one), address, nonce (0 where there are none), request id -> transaction that nodes
     /// refused, and that can still come.
     RefusedTransaction = 38,
+    /// Which part -> how the service is as a whole: how many vaults can sign, the last backup, the last requests that
+    /// failed.
+    Overview = 39,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is alive; its version grows as long as it is.
@@ -166,7 +169,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 76] = [
+    pub const ALL: [Self; 77] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -204,6 +207,7 @@ impl KeySpace {
         Self::RuleChanges,
         Self::Management,
         Self::RefusedTransaction,
+        Self::Overview,
         Self::Lease,
         Self::Member,
         Self::NodeStatus,

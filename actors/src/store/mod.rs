@@ -10,6 +10,7 @@ pub(crate) mod deposit_rows;
 pub(crate) mod key;
 pub mod memory;
 pub(crate) mod notification_rows;
+pub(crate) mod overview_rows;
 pub mod postgres;
 pub mod redb;
 pub(crate) mod rows;

@@ -21,7 +21,9 @@ use covault_core::{
     fault::ExecuteCode,
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
     networks::{ChainData, Network, Replacement, Signed, SigningInput, Unsigned, evm, solana},
-    order::{Generation, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareProof},
+    order::{
+        Generation, KeygenOrder, ListedNodes, NodeId, ProvenGeneration, ReshareOrder, ReshareProof,
+    },
     request::{
         ApprovalMode, ApprovalRule, Approver, BuiltDraft, Consent, Draft, Inclusion,
         PersonApproval, Replaces, RequestState, SigningRequest, TransactionPart, TransactionState,
@@ -45,6 +47,9 @@ use crate::{
     leases::{LeaseRow, MemberRow},
     nodes::status::NodeStatusRow,
     port::{NodeHalt, NodeView, UnadmittedView},
+    store::overview_rows::{
+        BackupRow, FailedRequest, OpenRequestCounts, ServiceCounts, VaultCounts,
+    },
 };
 
 pub fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
@@ -834,6 +839,10 @@ fn leases__should_stay_readable() {
             NodeHalt::Frozen,
         ],
         frozen: vec![VaultId::from_bytes([9; 16])],
+        listed: Some(ListedNodes::new(
+            [&NodeId([2; 32])],
+            Some([&NodeId([3; 32])]),
+        )),
         ..NodeView::unseen(NodeId([4; 32]))
     };
     check("node-status-v1", &NodeStatusRow { at_ms: 15, node });
@@ -843,6 +852,40 @@ fn leases__should_stay_readable() {
         last_seen_ms: 16,
     };
     check("nodes-unadmitted-v1", &vec![unadmitted]);
+    let counts = ServiceCounts {
+        at_ms: 17,
+        vaults: VaultCounts {
+            ready: 1,
+            short: 2,
+            no_keys: 3,
+            cannot_sign: vec!["main: 1 of 2".into()],
+            no_spare: 4,
+            without_spare: vec!["tight".into()],
+            strangers: vec!["vienna: graz".into()],
+        },
+        requests: OpenRequestCounts {
+            awaiting: 5,
+            unsigned: 6,
+            followed: 7,
+            stuck: 8,
+        },
+    };
+    check("service-counts-v1", &counts);
+    let backup = BackupRow {
+        at_ms: 18,
+        bytes: 19,
+    };
+    check("last-backup-v1", &backup);
+    let failed = FailedRequest {
+        at_ms: 20,
+        request: RequestId::from_bytes([1; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        kind: "evmMessage".into(),
+        class: "unspecified".into(),
+        during: "Signing".into(),
+        reason: "no signers".into(),
+    };
+    check("last-failures-v1", &vec![failed]);
     let key = node_status(NodeId([6; 32]));
     assert_eq!(node_of_status(&key), Some(NodeId([6; 32])));
     assert_eq!(node_of_status(&unadmitted_nodes()), None);

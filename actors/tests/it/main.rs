@@ -70,6 +70,7 @@ mod numbered_double;
 mod numbers_behind;
 mod one_witness;
 mod one_word;
+mod overview;
 mod plans;
 #[path = "../../../tests/support/ports.rs"]
 mod ports;

@@ -174,8 +174,8 @@ impl World {
                 home: self.home,
                 monotonic: Arc::clone(&self.monotonic) as Arc<dyn MonotonicClock>,
                 command_bus: Arc::clone(&self.command_bus) as Arc<dyn CommandBus>,
-                secret_fingerprint: None,
                 runs_vaults: self.runs_vaults,
+                ..OrchestratorSharing::default()
             },
         })
         .await

@@ -24,7 +24,7 @@ use covault_core::{
     fault::{Fault, FaultCode},
     ids::{SessionId, TokenId, VaultId},
     networks::VerifiedSignatures,
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{KeygenOrder, ListedNodes, NodeId, SigningOrder},
     port::{Clock, Entropy},
     rate::UnsignedWork,
     scheme::Scheme,
@@ -114,6 +114,8 @@ pub struct NodeStatus {
     pub halted: Vec<HaltReason>,
     /// Vaults for which it signs nothing: its operator has frozen them.
     pub frozen: Vec<VaultId>,
+    /// Which orchestrators and peers its configuration lists.
+    pub listed: ListedNodes,
 }
 
 /// How an order is to be signed.

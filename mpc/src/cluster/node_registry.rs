@@ -12,7 +12,7 @@ use std::{
 use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::VaultId,
-    order::NodeId,
+    order::{ListedNodes, NodeId},
     port::Clock,
     version::THIS_VERSION,
 };
@@ -54,6 +54,7 @@ struct KnownNode {
     bans: Vec<Ban>,
     halted: Vec<HaltReason>,
     frozen: Vec<VaultId>,
+    listed: ListedNodes,
     boot: [u8; 16],
     /// Our clock, when it was last heard.
     heard_ms: u64,
@@ -78,6 +79,7 @@ impl KnownNode {
             others: _,
             threads,
             frozen,
+            listed,
         } = announcement.sanitized();
         Self {
             name,
@@ -87,6 +89,7 @@ impl KnownNode {
             bans,
             halted,
             frozen,
+            listed,
             boot,
             heard_ms,
             at_ms,
@@ -382,6 +385,7 @@ impl NodeRegistry {
                 skew_ms: known.skew_ms(),
                 halted: self.halted(&state, id),
                 frozen: known.frozen.clone(),
+                listed: known.listed.clone(),
             })
             .collect();
         nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));

@@ -16,8 +16,8 @@ use covault_core::{
     ids::{RequestId, SessionId, VaultId},
     networks::{ChainData, Network, SigningInput},
     order::{
-        BackupOrder, Generation, KeygenOrder, ProvenGeneration, ReshareOrder, ReshareProof,
-        SigningOrder,
+        BackupOrder, Generation, KeygenOrder, ListedNodes, ProvenGeneration, ReshareOrder,
+        ReshareProof, SigningOrder,
     },
     scheme::Scheme,
     signature::{Curve, Signature as CoreSignature},
@@ -135,6 +135,7 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
         others: vec![[6; 16]],
         threads: 2,
         frozen: vec![VaultId::from_bytes([7; 16])],
+        listed: ListedNodes::new([&node], Some([&NodeId([9; 32])])),
     };
     let generation = |epoch| Generation {
         epoch,

@@ -541,6 +541,7 @@ impl Node {
             others,
             threads: u16::try_from(self.pool.threads()).unwrap_or(u16::MAX),
             frozen,
+            listed: self.listed(),
         };
         let header =
             EnvelopeHeader::outside_sessions(EnvelopeKind::Announcement, self.codec.id(), EVERYONE);

@@ -2,7 +2,11 @@
 
 use std::collections::HashSet;
 
-use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
+use covault_core::{
+    fault::Fault,
+    ids::VaultId,
+    order::{ListedNodes, NodeId},
+};
 
 use super::Node;
 use crate::message::{Ban, MAX_BANS};
@@ -71,6 +75,16 @@ impl Node {
         peers
             .chain(&self.trusted)
             .for_each(|peer| self.codec.greet(peer));
+    }
+
+    /// Which processes the node's own configuration lists.
+    pub(super) fn listed(&self) -> ListedNodes {
+        let of_vaults = self.rules.vault_peers().flatten();
+        let peers = self
+            .peers
+            .as_ref()
+            .map(|peers| peers.iter().chain(of_vaults));
+        ListedNodes::new(&self.trusted, peers)
     }
 
     /// The bans as operators are told of them.

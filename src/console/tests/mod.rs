@@ -128,7 +128,7 @@ impl World {
 
     /// With chains.
     pub async fn with(trusted_proxies: usize, chains: ChainClients) -> Self {
-        let api = api_of(Arc::new(NoSigners), chains, |api| {
+        let api = api_of(Arc::<NoSigners>::default(), chains, |api| {
             api.max_body_bytes = 1 << 20;
             api.trusted_proxies = 0;
         })

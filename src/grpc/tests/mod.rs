@@ -6,12 +6,13 @@ mod services;
 use std::str::FromStr as _;
 
 use axum::http::{Request as HttpRequest, uri::PathAndQuery};
+use covault_actors::chain_rpc::ChainClients;
 use prost::Message as _;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::tests::routes::{api_with, as_one};
+use crate::http::tests::routes::{NoSigners, api_of, api_with, as_one};
 
 const LONG: Duration = Duration::from_secs(60);
 const PLATFORM: &str = "/mpcvault.platform.v1.PlatformAPI";
@@ -29,7 +30,16 @@ impl Server {
     }
 
     async fn patient(longest: Duration, change: impl FnOnce(&mut Api)) -> Self {
-        let api = api_with(change).await;
+        Self::of(api_with(change).await, longest)
+    }
+
+    async fn with_bus(has_bus: bool) -> Self {
+        let signers = Arc::new(NoSigners { has_bus });
+        let api = api_of(signers, ChainClients::default(), |_| ()).await;
+        Self::of(api, LONG)
+    }
+
+    fn of(api: Arc<Api>, longest: Duration) -> Self {
         let (stop, stopped) = watch::channel(false);
         let router = both_grpc_sides(&api, longest, &stopped);
         Self { api, router, stop }

@@ -42,7 +42,7 @@ async fn health__should_be_that_of_readiness_for_every_service() {
         (true, ServingStatus::Serving),
         (false, ServingStatus::NotServing),
     ] {
-        let server = Server::start(|api| api.bus_reachable = Arc::new(move || reachable)).await;
+        let server = Server::with_bus(reachable).await;
         let mut client = HealthClient::new(server.router.clone());
         for service in services {
             let answer = client.check(about(service)).await.expect("answers");
@@ -74,7 +74,7 @@ async fn health__should_have_places_for_so_many_who_do_not_ask_to_the_end() {
 
 #[tokio::test]
 async fn health__should_be_told_to_watchers_until_the_end() {
-    let server = Server::start(|api| api.bus_reachable = Arc::new(|| true)).await;
+    let server = Server::with_bus(true).await;
     let mut client = HealthClient::new(server.router.clone());
     let mut known = client.watch(about("")).await.expect("watches").into_inner();
     let mut unknown = client

@@ -60,7 +60,10 @@ pub(super) fn known_key(order: &KeygenOrder) -> MadeKey {
 }
 
 /// Has root keys and never signs.
-pub(crate) struct NoSigners;
+#[derive(Default)]
+pub(crate) struct NoSigners {
+    pub(crate) has_bus: bool,
+}
 
 #[async_trait]
 impl SignerCluster for NoSigners {
@@ -107,6 +110,10 @@ impl SignerCluster for NoSigners {
     fn nodes(&self) -> Vec<NodeView> {
         Vec::new()
     }
+
+    fn is_bus_reachable(&self) -> bool {
+        self.has_bus
+    }
 }
 
 /// A process that never stops.
@@ -121,7 +128,7 @@ pub(super) async fn app() -> Router {
 
 /// The same, strict with idempotency keys or not.
 pub(super) async fn app_strict(strict_idempotency: bool) -> Router {
-    app_over(Arc::new(NoSigners), strict_idempotency).await
+    app_over(Arc::<NoSigners>::default(), strict_idempotency).await
 }
 
 pub(super) async fn app_over(signers: Arc<dyn SignerCluster>, strict_idempotency: bool) -> Router {
@@ -130,7 +137,7 @@ pub(super) async fn app_over(signers: Arc<dyn SignerCluster>, strict_idempotency
 
 /// The same with chains, over signers that never sign.
 pub(super) async fn app_on(chains: ChainClients) -> Router {
-    app_of(Arc::new(NoSigners), chains, false).await
+    app_of(Arc::<NoSigners>::default(), chains, false).await
 }
 
 async fn app_of(
@@ -166,7 +173,7 @@ pub(crate) fn as_one(for_operators: &'static str, side: impl Fn(ApiSide) -> Rout
 
 /// An API that was changed in something, over signers that never sign.
 pub(crate) async fn api_with(change: impl FnOnce(&mut Api)) -> Arc<Api> {
-    api_of(Arc::new(NoSigners), ChainClients::default(), change).await
+    api_of(Arc::<NoSigners>::default(), ChainClients::default(), change).await
 }
 
 pub(crate) async fn api_of(
@@ -193,7 +200,6 @@ pub(crate) async fn api_of(
     .expect("starts");
     let mut api = Api {
         gateway,
-        bus_reachable: Arc::new(|| false),
         tokens: Tokens::new(
             &SecretString::from("platform"),
             Some(&SecretString::from("admin")),

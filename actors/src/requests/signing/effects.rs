@@ -39,6 +39,7 @@ const UNSURE: &str = "this orchestrator has not reached its store for some time"
 impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        self.measure();
         self.simulate()?;
         self.count_inputs()?;
         let is_again = self.note_sending()?;

@@ -11,6 +11,7 @@ mod ending;
 mod holding;
 mod nonce_waiters;
 mod preparing;
+mod stages;
 mod waiting;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 use self::creating::FirstCommit;
 pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
+use self::stages::StageClock;
 use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad},
@@ -229,6 +231,7 @@ pub struct SigningState {
     has_new_time: bool,
     /// It waits for what its chain's nodes say.
     chain_wait: Option<Arc<ChainWait>>,
+    stages: StageClock,
     task: Option<AbortOnDrop>,
     admission: vault::AdmissionPermit,
 }
@@ -279,6 +282,7 @@ impl Actor for SigningActor {
             repeats: 0,
             has_new_time: false,
             chain_wait: args.admission.chain_wait.take(),
+            stages: StageClock::default(),
             task: None,
             admission: args.admission,
         })

@@ -18,6 +18,30 @@ use covault_core::{
 use super::problems::{self, is_open};
 use crate::{nodes::status, port::NodeView, services::Services};
 
+/// How many holders of a generation of a vault can sign now.
+pub fn available(
+    vault: VaultId,
+    generation: &Generation,
+    nodes: &BTreeMap<NodeId, NodeView>,
+) -> usize {
+    let holders = generation.holders.iter();
+    let views = holders.filter_map(|holder| nodes.get(holder));
+    views.filter(|node| node.can_sign(vault)).count()
+}
+
+/// Why keys of a vault are missing, in words for people.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn why_no_keys(services: &Services, vault: &Vault) -> Result<String, Fault> {
+    if let Some(reason) = vault.failed_reason() {
+        return Ok(reason.to_owned());
+    }
+    let mut problems = problems::load(services, vault.id).await?.into_values();
+    let problem = problems.next();
+    Ok(problem.unwrap_or_else(|| "its keys are being generated".to_owned()))
+}
+
 /// The vault's message. Threshold and signers are those of the first key, or as the vault was asked
 /// for before there is one.
 ///
@@ -31,7 +55,8 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     });
     let holders: BTreeSet<NodeId> = holders.flatten().copied().collect();
     let nodes = status::of(services, &Vec::from_iter(holders)).await?;
-    let nodes: Vec<NodeView> = nodes.into_values().map(|row| row.node).collect();
+    let nodes: BTreeMap<NodeId, NodeView> =
+        nodes.into_iter().map(|(id, row)| (id, row.node)).collect();
     let keys: Vec<admin::Key> = vault
         .keys
         .iter()
@@ -69,7 +94,7 @@ fn key_message(
     vault: VaultId,
     key: &VaultKey,
     problems: &BTreeMap<Scheme, String>,
-    nodes: &[NodeView],
+    nodes: &BTreeMap<NodeId, NodeView>,
 ) -> admin::Key {
     let live = match &key.state {
         KeyState::Ready(live) => Some(live),
@@ -87,15 +112,20 @@ fn key_message(
     }
 }
 
-fn shares(vault: VaultId, generation: &Generation, nodes: &[NodeView]) -> admin::Shares {
+fn shares(
+    vault: VaultId,
+    generation: &Generation,
+    nodes: &BTreeMap<NodeId, NodeView>,
+) -> admin::Shares {
     let Generation {
         epoch,
         threshold,
         holders,
     } = generation;
-    let of_it = || nodes.iter().filter(|node| holders.contains(&node.id));
-    let available = of_it().filter(|node| node.can_sign(vault)).count();
-    let frozen = of_it().filter(|node| node.is_frozen(vault));
+    let available = available(vault, generation, nodes);
+    let frozen = nodes
+        .values()
+        .filter(|node| holders.contains(&node.id) && node.is_frozen(vault));
     let frozen: Vec<NodeId> = frozen.map(|node| node.id).collect();
     admin::Shares {
         epoch: *epoch,

@@ -15,6 +15,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::meter;
+
 use super::{BusAddress, QueuedMessage, RETRIES, RedisServers, SaidReasons, WRITE_TIMEOUT, key};
 
 /// A message that could not be sent for so long is dropped: its session is over.
@@ -90,8 +92,13 @@ impl RedisWriter {
             if batch.is_empty() {
                 return None;
             }
+            // Connecting takes longer, and says nothing of what each message waits for.
+            let begun = self.connection.is_some().then(Instant::now);
             match self.attempt(&mut batch).await {
                 Ok(()) => {
+                    if let Some(begun) = begun {
+                        meter::bus_written(begun.elapsed());
+                    }
                     self.reachable.store(true, Ordering::Relaxed);
                     if self.reasons.clear() {
                         tracing::info!("redis: the stream accepts messages again");

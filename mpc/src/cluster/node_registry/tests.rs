@@ -36,6 +36,7 @@ fn announcement(at_ms: u64) -> Announcement {
         others: Vec::new(),
         threads: 1,
         frozen: Vec::new(),
+        listed: ListedNodes::default(),
     }
 }
 

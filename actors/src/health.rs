@@ -1,0 +1,120 @@
+//! How this process is: whether it can take requests, and what is in the way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use covault_core::fault::Fault;
+use tokio::sync::Mutex;
+
+use crate::{
+    backup::restore::ClientGate,
+    services::Services,
+    store::{Batch, Key, KeySpace, Precondition},
+};
+
+/// How long it is believed that the store can be written, in milliseconds.
+const CACHED_MS: u64 = 1_000;
+
+/// How the process is, part by part.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// It gives its vaults away, and ends.
+    pub is_leaving: bool,
+    /// Whether the store can be written.
+    pub store: Result<(), Fault>,
+    /// Whether the bus was reachable when it was last used.
+    pub bus: Result<(), Fault>,
+    /// Signer nodes that it hears, of those that were admitted.
+    pub signers: (usize, usize),
+    /// Whether clients are let in: after a restore they are kept out.
+    pub clients: Result<(), Fault>,
+}
+
+impl Health {
+    /// Whether it can take requests.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] with the first thing that is in the way.
+    pub fn ready(self) -> Result<(), Fault> {
+        if self.is_leaving {
+            return Err(Fault::unavailable("the service is shutting down"));
+        }
+        self.store?;
+        if let (0, 1..) = self.signers {
+            return Err(Fault::unavailable("no signer node can be reached"));
+        }
+        self.clients?;
+        self.bus
+    }
+}
+
+/// What is asked whether the process can work.
+pub(crate) struct HealthCheck {
+    /// Whether clients are let in.
+    pub client_gate: ClientGate,
+    leaving: AtomicBool,
+    /// When the store was last tried, and the result.
+    store: Mutex<Option<(u64, Result<(), Fault>)>>,
+}
+
+impl HealthCheck {
+    pub fn new(client_gate: ClientGate) -> Self {
+        Self {
+            client_gate,
+            leaving: AtomicBool::new(false),
+            store: Mutex::default(),
+        }
+    }
+
+    /// The process takes nothing on from now on.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+    }
+
+    /// How the process is now.
+    pub async fn look(&self, services: &Services) -> Health {
+        let nodes = services.signers.nodes();
+        Health {
+            is_leaving: self.leaving.load(Ordering::SeqCst),
+            store: self.try_store(services).await,
+            bus: match services.signers.is_bus_reachable() {
+                true => Ok(()),
+                false => Err(Fault::unavailable("the bus cannot be reached")),
+            },
+            signers: (nodes.iter().filter(|node| node.live).count(), nodes.len()),
+            clients: self.client_gate.check(services).await,
+        }
+    }
+
+    /// Whether the store can be written. Found out once in [`CACHED_MS`], however many ask.
+    async fn try_store(&self, services: &Services) -> Result<(), Fault> {
+        let mut last = self.store.lock().await;
+        if let Some((at_ms, found)) = &*last
+            && services.now_ms().abs_diff(*at_ms) < CACHED_MS
+        {
+            return found.clone();
+        }
+        let found = probe(services).await;
+        // Asked again and again: said once per change.
+        let was_ready = !matches!(&*last, Some((_, Err(_))));
+        match &found {
+            Err(fault) if was_ready => {
+                tracing::warn!(?fault, "not ready: the store cannot be written");
+            }
+            Ok(()) if !was_ready => tracing::info!("ready again: the store can be written"),
+            _ => {}
+        }
+        *last = Some((services.now_ms(), found.clone()));
+        found
+    }
+}
+
+async fn probe(services: &Services) -> Result<(), Fault> {
+    let mut probe = Batch::new();
+    probe.put(
+        Key::new(KeySpace::Probe, &[]),
+        Precondition::Any,
+        Vec::new(),
+    );
+    services.store.commit(probe).await?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use covault_core::{fault::Fault, order::NodeId, schema::admin, version::THIS_VERSION};
+
+use super::{Operation, OperationCall, list_nodes::nodes_message};
+use crate::{
+    chain_rpc::EndpointHealth,
+    health::Health,
+    nodes, overview,
+    services::{Services, skip_unreadable},
+    store::overview_rows::{
+        self, BackupRow, FailedRequest, OpenRequestCounts, ServiceCounts, VaultCounts,
+    },
+};
+
+/// Says whether the service can sign, and what prevents it.
+pub struct GetStatus;
+
+#[async_trait]
+impl Operation for GetStatus {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.GetStatus";
+    type Request = admin::GetStatusRequest;
+    type Response = admin::GetStatusResponse;
+
+    async fn run(call: OperationCall<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+        let services = call.services;
+        let health = call.health.look(services).await;
+        let said = |part: &Result<(), Fault>| {
+            let problem = part.as_ref().err();
+            problem.map(|fault| fault.message().to_owned())
+        };
+        let Health {
+            store,
+            bus,
+            clients,
+            ..
+        } = &health;
+        let eligible = services.held_leases.eligible();
+        let orchestrators = eligible.map_or(1, |eligible| eligible.len());
+        let (is_readable, own) = (
+            store.is_ok(),
+            admin::GetStatusResponse {
+                now_ms: services.now_ms(),
+                version: THIS_VERSION.to_owned(),
+                store_problem: said(store),
+                bus_problem: said(bus),
+                clients_problem: said(clients),
+                orchestrators: small(orchestrators),
+                chains: chains(services.chains.health()),
+                log_level: services.log.level(),
+                ..Default::default()
+            },
+        );
+        let own = admin::GetStatusResponse {
+            not_ready: said(&health.ready()),
+            ..own
+        };
+        match is_readable {
+            true => with_stored(services, own).await,
+            false => Ok(own),
+        }
+    }
+}
+
+/// With what every process answers the same.
+async fn with_stored(
+    services: &Services,
+    own: admin::GetStatusResponse,
+) -> Result<admin::GetStatusResponse, Fault> {
+    let nodes = nodes_message(services).await?;
+    let counts = overview::counts(services).await?;
+    let backup = overview::last_backup(services).await?;
+    let key = overview_rows::failures();
+    let failed = services.load::<Vec<FailedRequest>>(&key).await;
+    let failed = skip_unreadable(failed, "the last failures")?.flatten();
+    let mut failures = Vec::new();
+    for failed in failed.into_iter().flat_map(|(failed, _)| failed).rev() {
+        failures.push(failure(services, failed).await?);
+    }
+    let (vaults, requests) = counts.map(counted).unzip();
+    Ok(admin::GetStatusResponse {
+        nodes: nodes.nodes,
+        want_to_join: nodes.want_to_join,
+        vaults,
+        requests,
+        last_backup: backup.map(|BackupRow { at_ms, bytes }| admin::StoreBackup { at_ms, bytes }),
+        failures,
+        nodes_that_refuse: refusing(services).await?,
+        ..own
+    })
+}
+
+/// The admitted nodes that do not list this orchestrator.
+async fn refusing(services: &Services) -> Result<Vec<String>, Fault> {
+    let Some(own) = services.home.map(NodeId) else {
+        return Ok(Vec::new());
+    };
+    let nodes = nodes::written(services).await?.into_iter();
+    let refusing = nodes.filter(|node| !node.lists_orchestrator(&own));
+    Ok(refusing.map(|node| node.name).collect())
+}
+
+fn counted(counts: ServiceCounts) -> (admin::VaultCounts, admin::OpenRequestCounts) {
+    let ServiceCounts {
+        at_ms,
+        vaults,
+        requests,
+    } = counts;
+    let VaultCounts {
+        ready,
+        short,
+        no_keys,
+        cannot_sign,
+        no_spare,
+        without_spare,
+        strangers,
+    } = vaults;
+    let OpenRequestCounts {
+        awaiting,
+        unsigned,
+        followed,
+        stuck,
+    } = requests;
+    let vaults = admin::VaultCounts {
+        counted_ms: at_ms,
+        ready,
+        short,
+        no_keys,
+        cannot_sign,
+        no_spare,
+        without_spare,
+        strangers,
+    };
+    let requests = admin::OpenRequestCounts {
+        counted_ms: at_ms,
+        awaiting,
+        unsigned,
+        followed,
+        stuck,
+    };
+    (vaults, requests)
+}
+
+async fn failure(
+    services: &Services,
+    failed: FailedRequest,
+) -> Result<admin::FailedRequest, Fault> {
+    let FailedRequest {
+        at_ms,
+        request,
+        vault,
+        kind,
+        class,
+        during,
+        reason,
+    } = failed;
+    let found = skip_unreadable(services.vault(vault).await, "a vault")?.flatten();
+    Ok(admin::FailedRequest {
+        at_ms,
+        uuid: request.to_string(),
+        vault: found.map_or_else(|| vault.to_string(), |(vault, _)| vault.name),
+        kind,
+        class,
+        during,
+        reason,
+    })
+}
+
+fn chains(nodes: Vec<EndpointHealth>) -> Vec<admin::ChainNodes> {
+    let mut chains: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for node in nodes {
+        let (answering, all) = chains.entry(node.chain).or_default();
+        *answering += usize::from(node.failures == 0);
+        *all += 1;
+    }
+    let chains = chains.into_iter();
+    let message = |(chain, (answering, all))| admin::ChainNodes {
+        chain,
+        answering: small(answering),
+        nodes: small(all),
+    };
+    chains.map(message).collect()
+}
+
+fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

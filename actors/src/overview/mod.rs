@@ -1,0 +1,229 @@
+//! How the service is as a whole. It is counted in the background and written down, so that nobody who asks has to wait until
+//! all vaults were read, and every process answers the same.
+
+pub mod observer;
+
+use std::collections::BTreeMap;
+
+use covault_core::{
+    fault::Fault,
+    ids::VaultId,
+    order::NodeId,
+    wallet::vault::{KeyState, Vault},
+};
+
+use crate::{
+    nodes,
+    port::NodeView,
+    requests::stuck,
+    services::{Services, skip_unreadable},
+    store::{
+        KeySpace, Scan,
+        overview_rows::{self, BackupRow, OpenRequestCounts, ServiceCounts},
+        rows,
+    },
+    vaults::vault::{available, why_no_keys},
+};
+
+/// Rows that one scan reads.
+const PAGE: usize = 256;
+/// So many rows are counted when someone asks, for an answer that is never old.
+const FRESH: usize = 1_000;
+/// So many names are kept of each kind.
+const MOST_NAMES: usize = 50;
+
+/// What a look at everything has found.
+pub struct Census {
+    /// How many there are.
+    pub counts: ServiceCounts,
+    /// The vaults that have keys and too few signers, with their names.
+    pub short: BTreeMap<VaultId, String>,
+}
+
+/// How many vaults can sign and what is on its way: as it is now where that is little, else as it was when it was last
+/// counted. `None`: it is much, and was not counted yet.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn counts(services: &Services) -> Result<Option<ServiceCounts>, Fault> {
+    let written = written_counts(services).await?;
+    let OpenRequestCounts {
+        awaiting,
+        unsigned,
+        followed,
+        ..
+    } = written
+        .as_ref()
+        .map_or_else(Default::default, |it| it.requests.clone());
+    let vaults = written.as_ref().map_or(0, |it| it.vaults.all());
+    let rows = [vaults, awaiting, unsigned, followed];
+    let rows = rows.into_iter().fold(0, u64::saturating_add);
+    if usize::try_from(rows).is_ok_and(|rows| rows <= FRESH)
+        && let Some(now) = census(services, FRESH).await?
+    {
+        return Ok(Some(now.counts));
+    }
+    Ok(written)
+}
+
+/// What was counted last.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn written_counts(services: &Services) -> Result<Option<ServiceCounts>, Fault> {
+    let row = services
+        .load::<ServiceCounts>(&overview_rows::counts())
+        .await;
+    Ok(skip_unreadable(row, "the counts of the service")?
+        .flatten()
+        .map(|(counts, _)| counts))
+}
+
+/// The last backup.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn last_backup(services: &Services) -> Result<Option<BackupRow>, Fault> {
+    let row = services.load::<BackupRow>(&overview_rows::backup()).await;
+    Ok(skip_unreadable(row, "when the last backup was made")?
+        .flatten()
+        .map(|(backup, _)| backup))
+}
+
+/// Looks at all vaults and at what is on its way. `None` where that is more than `most` rows of a kind.
+///
+/// # Errors
+/// When the store cannot be read.
+async fn census(services: &Services, most: usize) -> Result<Option<Census>, Fault> {
+    let nodes = nodes::written(services).await?;
+    let nodes = nodes.into_iter().map(|node| (node.id, node)).collect();
+    let mut census = Census {
+        counts: ServiceCounts {
+            at_ms: services.now_ms(),
+            ..ServiceCounts::default()
+        },
+        short: BTreeMap::new(),
+    };
+    let (mut read, mut next) = (0, all(KeySpace::Vault));
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        read += page.len();
+        if read > most {
+            return Ok(None);
+        }
+        for (_, row) in &page {
+            let vault = skip_unreadable(rows::decode(&row.value), "a vault")?;
+            if let Some(vault) = vault {
+                census.add_vault(services, &vault, &nodes).await?;
+            }
+        }
+        next = scan.rest(&page);
+        // Others are not to wait for it.
+        tokio::task::yield_now().await;
+    }
+    let requests = &mut census.counts.requests;
+    let (mut read, mut next) = (0, all(KeySpace::Outbox));
+    while let Some(scan) = next {
+        let (open, rest) = stuck::page(services, scan).await?;
+        read += open.unsigned + open.followed;
+        if read > most {
+            return Ok(None);
+        }
+        requests.unsigned += count(open.unsigned);
+        requests.followed += count(open.followed);
+        requests.stuck += count(open.stuck.len());
+        next = rest;
+        tokio::task::yield_now().await;
+    }
+    let mut next = all(KeySpace::Awaiting);
+    while let Some(scan) = next {
+        let page = services.store.scan(&scan).await?;
+        requests.awaiting += count(page.len());
+        if requests.awaiting > count(most) {
+            return Ok(None);
+        }
+        next = scan.rest(&page);
+        tokio::task::yield_now().await;
+    }
+    Ok(Some(census))
+}
+
+fn all(space: KeySpace) -> Option<Scan> {
+    Some(Scan::prefix(space, &[], PAGE))
+}
+
+fn count(rows: usize) -> u64 {
+    u64::try_from(rows).unwrap_or(u64::MAX)
+}
+
+impl Census {
+    /// Holders of one key that do not list each other: what one asks of another is refused.
+    fn add_strangers(&mut self, vault: &Vault, nodes: &BTreeMap<NodeId, NodeView>) {
+        let told = &mut self.counts.vaults.strangers;
+        for key in &vault.keys {
+            let KeyState::Ready(live) = &key.state else {
+                continue;
+            };
+            let holders = live.generation.holders.iter();
+            let holders: Vec<&NodeView> = holders.filter_map(|holder| nodes.get(holder)).collect();
+            for node in &holders {
+                let strangers = holders.iter().filter(|peer| !node.lists_peer(&peer.id));
+                for peer in strangers.filter(|peer| peer.id != node.id) {
+                    let words = format!("{} does not list {} (signer.peers)", node.name, peer.name);
+                    if told.len() < MOST_NAMES && !told.contains(&words) {
+                        told.push(words);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn add_vault(
+        &mut self,
+        services: &Services,
+        vault: &Vault,
+        nodes: &BTreeMap<NodeId, NodeView>,
+    ) -> Result<(), Fault> {
+        let counts = &mut self.counts.vaults;
+        let name = || vault.name.clone();
+        if !vault.ready() {
+            counts.no_keys += 1;
+            if counts.cannot_sign.len() < MOST_NAMES {
+                let reason = why_no_keys(services, vault).await?;
+                counts.cannot_sign.push(format!("{}: {reason}", vault.name));
+            }
+            return Ok(());
+        }
+        let mut least_spare = usize::MAX;
+        for key in &vault.keys {
+            let KeyState::Ready(live) = &key.state else {
+                continue;
+            };
+            let can_sign = available(vault.id, &live.generation, nodes);
+            let Some(spare) = can_sign.checked_sub(live.generation.threshold.into()) else {
+                counts.short += 1;
+                if counts.cannot_sign.len() < MOST_NAMES {
+                    counts.cannot_sign.push(format!(
+                        "{}: {can_sign} of {} signers that {} needs are available",
+                        vault.name,
+                        live.generation.threshold,
+                        key.scheme.name()
+                    ));
+                }
+                self.short.insert(vault.id, name());
+                return Ok(());
+            };
+            least_spare = least_spare.min(spare);
+        }
+        self.add_strangers(vault, nodes);
+        let counts = &mut self.counts.vaults;
+        counts.ready += 1;
+        if least_spare == 0 {
+            counts.no_spare += 1;
+            if counts.without_spare.len() < MOST_NAMES {
+                counts.without_spare.push(name());
+            }
+        }
+        Ok(())
+    }
+}

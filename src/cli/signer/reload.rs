@@ -1,0 +1,185 @@
+//! What a signer node reads again at SIGHUP: its log settings and its policy. All of it counts, or none.
+
+use std::{path::PathBuf, sync::Arc};
+
+use covault_mpc::{node::CurrentPolicy, policy::Policy};
+use tokio::signal::unix::Signal;
+
+use crate::{
+    config::{Config, LogSettings, ShownSetting, SignerSettings},
+    telemetry, wiring,
+};
+
+/// What counts without a start.
+const READ_AGAIN: [&str; 2] = ["log.level", "log.access"];
+
+/// A signer's configuration as it is in force.
+pub(super) struct InForce {
+    /// Where it is; `None`: the defaults and the environment.
+    file: Option<PathBuf>,
+    signer: SignerSettings,
+    /// What it was started with; nothing where that cannot be shown.
+    settings: Option<Vec<ShownSetting>>,
+    policy: Arc<CurrentPolicy>,
+    /// One that has gone is missed; where there was none, none is.
+    had_policy: bool,
+}
+
+impl InForce {
+    pub(super) fn new(
+        file: Option<PathBuf>,
+        signer: SignerSettings,
+        policy: Arc<CurrentPolicy>,
+    ) -> Self {
+        let (path, named) = signer.policy_file();
+        Self {
+            settings: Config::shown(file.as_deref()).ok(),
+            had_policy: named || path.exists(),
+            file,
+            signer,
+            policy,
+        }
+    }
+
+    /// Reads it again at each SIGHUP.
+    pub(super) fn reload_on_hangup(self, mut hangup: Signal) {
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                self.reload();
+            }
+        });
+    }
+
+    fn reload(&self) {
+        match self.read() {
+            Ok((log, policy)) => {
+                match telemetry::change(&log) {
+                    Ok(Some(before)) => tracing::info!(
+                        before = before.level,
+                        level = log.level,
+                        access = log.access,
+                        "SIGHUP: the log settings were changed"
+                    ),
+                    Ok(None) => {}
+                    Err(error) => tracing::error!("SIGHUP: the log stays as it was: {error:#}"),
+                }
+                if let Some(policy) = policy {
+                    let changed = self.policy.get().0.to_string() != policy.to_string();
+                    self.policy.replace(policy);
+                    tracing::info!(changed, "SIGHUP: the policy was read again");
+                }
+                let now = Config::shown(self.file.as_deref()).ok();
+                let both = self.settings.as_deref().zip(now.as_deref());
+                let later = both.map_or_else(Vec::new, |(before, now)| later_settings(before, now));
+                if !later.is_empty() {
+                    tracing::warn!(
+                        settings = later.join(", "),
+                        "SIGHUP: these settings have other values now, which count from the next start on"
+                    );
+                }
+            }
+            Err(error) => tracing::error!(
+                "SIGHUP: nothing was changed; the policy stays as it was, and the log settings: {error:#}"
+            ),
+        }
+    }
+
+    /// What the files say now. Nothing of it is used where one of them is wrong.
+    fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>)> {
+        let (config, _) = Config::load_for_signer(self.file.as_deref())?;
+        // Another file would be one of the next start.
+        let (path, _) = self.signer.policy_file();
+        let has_policy = self.had_policy || path.exists();
+        let policy = has_policy.then(|| wiring::policy_again(&self.signer));
+        Ok((config.log, policy.transpose()?))
+    }
+}
+
+/// The settings that differ and count from a start on.
+fn later_settings(before: &[ShownSetting], now: &[ShownSetting]) -> Vec<String> {
+    let value = |settings: &[ShownSetting], path: &str| {
+        let mut found = settings.iter().filter(|setting| setting.path == path);
+        found.next().map(|setting| setting.value.clone())
+    };
+    let mut paths: Vec<_> = before
+        .iter()
+        .chain(now)
+        .map(|it| it.path.as_str())
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let differs =
+        |path: &&str| !READ_AGAIN.contains(path) && value(before, path) != value(now, path);
+    paths
+        .into_iter()
+        .filter(differs)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = "version = 2\n";
+
+    fn setting(path: &str, value: &str) -> ShownSetting {
+        ShownSetting {
+            path: path.into(),
+            value: value.into(),
+            origin: "file".into(),
+        }
+    }
+
+    #[test]
+    fn later_settings__should_name_what_counts_from_the_next_start_on() {
+        let before = [
+            setting("log.level", "\"info\""),
+            setting("signer.peers", "[]"),
+            setting("signer.name", "\"a\""),
+        ];
+        let now = [
+            setting("log.level", "\"debug\""),
+            setting("signer.peers", "[\"b.pub\"]"),
+            setting("signer.name", "\"a\""),
+            setting("signer.vaults.x.least_spare", "2"),
+        ];
+        assert_eq!(
+            later_settings(&before, &now),
+            ["signer.peers", "signer.vaults.x.least_spare"]
+        );
+        assert!(later_settings(&before, &before).is_empty());
+    }
+
+    #[test]
+    fn configuration_that_is_wrong__should_change_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, policy) = (
+            folder.path().join("signer.toml"),
+            folder.path().join("policy.toml"),
+        );
+        let write = |level: &str, rules: &str| {
+            std::fs::write(
+                &file,
+                format!("[log]\nlevel = {level:?}\n[signer]\npolicy_file = {policy:?}\n"),
+            )
+            .expect("written");
+            std::fs::write(&policy, rules).expect("written");
+        };
+        write("info", POLICY);
+        let (config, _) = Config::load_for_signer(Some(&file)).expect("loads");
+        let current = Arc::new(CurrentPolicy::new(Policy::production()));
+        let in_force = InForce::new(Some(file.clone()), config.signer, current);
+        let (log, _) = in_force.read().expect("it is as it was");
+        assert_eq!(log.level, "info");
+        write("debug", POLICY);
+        assert_eq!(in_force.read().expect("it is right").0.level, "debug");
+        write("infoo", POLICY);
+        assert!(in_force.read().is_err());
+        write("debug", "version = 2\nraw_singing = true\n");
+        assert!(in_force.read().is_err());
+        std::fs::remove_file(&file).expect("removed");
+        assert!(in_force.read().is_err());
+    }
+}
