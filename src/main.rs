@@ -46,7 +46,6 @@ mod wiring;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use covault_core::fault::Fault;
 use tikv_jemallocator::Jemalloc;
 
@@ -57,7 +56,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 fn main() -> ExitCode {
     // Else what is free is given back only when something else is allocated.
     let _ = tikv_jemalloc_ctl::background_thread::write(true);
-    match cli::run(cli::Cli::parse()) {
+    match cli::run(cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let fault = error.root_cause().downcast_ref::<Fault>();

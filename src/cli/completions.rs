@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::Cli;
+use super::{Cli, examples};
 
 /// Print the completions of a shell.
 ///
@@ -45,7 +45,7 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
 pub fn man(args: &ManArgs) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("{} cannot be made", args.folder.display()))?;
-    let mut covault = Cli::command();
+    let mut covault = examples::command();
     covault.build();
     page(&covault, "covault", args)
 }

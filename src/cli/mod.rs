@@ -14,6 +14,7 @@ mod context;
 mod deposits;
 mod dev;
 mod doctor;
+mod examples;
 mod health;
 mod load;
 mod log_level;
@@ -40,6 +41,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use futures::future::LocalBoxFuture;
 
+pub use self::examples::parse;
 use crate::{config::Config, protect, telemetry};
 
 /// The end of `covault --help`, in the words of docs/exit-codes.md.
@@ -58,7 +60,7 @@ const EXIT_CODES: &str = "Exit codes:
 /// Signer nodes generate wallet keys as shares; no machine ever has a whole key. An orchestrator takes requests over
 /// HTTP and has them signed by any t of n signers.
 #[derive(Debug, Parser)]
-#[command(name = "covault", version, propagate_version = true, after_long_help = EXIT_CODES)]
+#[command(name = "covault", version, propagate_version = true)]
 pub struct Cli {
     /// Leave out progress and hints on stderr. What is wrong, or needs care, is said anyway.
     #[arg(long, global = true)]
