@@ -175,7 +175,10 @@ impl ConnectionArgs {
     }
 
     /// A client of the orchestrator that has this configuration, on this machine.
-    fn configured(
+    ///
+    /// # Errors
+    /// When configuration or token cannot be read.
+    pub fn configured(
         config: Option<&Path>,
         token_file: Option<PathBuf>,
     ) -> anyhow::Result<AdminClient> {

@@ -3,6 +3,7 @@
 
 mod files;
 pub(super) mod neighbours;
+mod service;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// And all questions to one of them.
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(12);
 
-/// Check what could keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes.
+/// Check what could keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes; and, where
+/// the orchestrator runs, its nodes, their versions and the age of its backup.
 ///
 /// Reads the configuration, and writes nothing but a file of 4 KiB in the data folder, which it deletes. May run beside
 /// the process. Exit code 0: nothing found; 5: something to fix soon; 6: something that keeps it from working.
@@ -97,13 +99,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             Vec::new()
         }
     };
+    let service = async {
+        match args.role {
+            CheckedRole::Serve => service::checks(args.config.clone()).await,
+            CheckedRole::Signer => Vec::new(),
+        }
+    };
     // Together they take as long as the slowest.
-    let (bus, chains, postgres) = tokio::join!(
+    let (bus, chains, postgres, service) = tokio::join!(
         in_time("bus", neighbours::bus(&config.bus)),
         in_time("chain nodes", neighbours::chains(&config, args.role)),
-        in_time("PostgreSQL", postgres)
+        in_time("PostgreSQL", postgres),
+        in_time("orchestrator", service)
     );
-    for found in [bus, chains, postgres] {
+    for found in [bus, chains, postgres, service] {
         checks.extend(found);
     }
     if args.json {

@@ -1,0 +1,189 @@
+//! The service as a running orchestrator knows it: the versions of its nodes, and its backup.
+
+use std::path::PathBuf;
+
+use covault_actors::operations::GetStatus;
+use covault_core::{
+    schema::admin::{GetStatusRequest, GetStatusResponse, Node},
+    version::{THIS_VERSION, works_with},
+};
+
+use super::{super::client::ConnectionArgs, Check, within};
+
+const ORCHESTRATOR: &str = "orchestrator";
+const NODES: &str = "signer nodes";
+const LISTS: &str = "who lists whom";
+const VERSIONS: &str = "versions";
+const BACKUP: &str = "backup of the store";
+/// An older backup is told of, as the alert does (deploy/prometheus/alerts.yaml).
+const OLD_BACKUP_MS: u64 = 48 * 3600 * 1000;
+
+/// What the orchestrator of this configuration says, where it runs.
+pub(super) async fn checks(config: Option<PathBuf>) -> Vec<Check> {
+    let asked = within(async {
+        // Not the one of a context: it is this machine that is looked at.
+        let client = ConnectionArgs::configured(config.as_deref(), None);
+        let client = client.map_err(|error| format!("{error:#}"))?;
+        let status = client.call::<GetStatus>(&GetStatusRequest {}).await;
+        status.map_err(|error| format!("{error:#}"))
+    });
+    match asked.await {
+        Ok(status) => found(&status),
+        // It may be looked at before its first start.
+        Err(reason) => vec![Check::ok(
+            ORCHESTRATOR,
+            format!("it was not asked for its nodes and its backup: {reason}"),
+        )],
+    }
+}
+
+fn found(status: &GetStatusResponse) -> Vec<Check> {
+    let mut checks = vec![match &status.not_ready {
+        None => Check::ok(ORCHESTRATOR, "it runs, and takes requests"),
+        Some(reason) => Check::fail(ORCHESTRATOR, reason.as_str(), "covault status says more"),
+    }];
+    if status.store_problem.is_some() {
+        return checks;
+    }
+    checks.push(nodes(&status.nodes));
+    checks.push(lists(status));
+    checks.push(versions(status));
+    checks.push(backup(status));
+    checks
+}
+
+fn nodes(nodes: &[Node]) -> Check {
+    let away: Vec<&str> = nodes
+        .iter()
+        .filter(|node| !node.live)
+        .map(|node| node.name.as_str())
+        .collect();
+    if away.is_empty() {
+        return Check::ok(NODES, format!("all of {} announce themselves", nodes.len()));
+    }
+    Check::warn(
+        NODES,
+        format!("away: {}", away.join(", ")),
+        "start them, and see whether they reach the bus (covault doctor --role signer on their machines)",
+    )
+}
+
+/// Whether processes list each other as they must.
+fn lists(status: &GetStatusResponse) -> Check {
+    let refused = status.nodes_that_refuse.iter();
+    let refused = refused
+        .map(|node| format!("{node} does not list this orchestrator (signer.orchestrators)"));
+    let strangers = status.vaults.as_ref().map(|vaults| vaults.strangers.iter());
+    let words: Vec<String> = refused
+        .chain(strangers.into_iter().flatten().cloned())
+        .collect();
+    if words.is_empty() {
+        return Check::ok(
+            LISTS,
+            "nodes list this orchestrator, and those that hold shares together each other",
+        );
+    }
+    Check::fail(
+        LISTS,
+        words.join("; "),
+        "add the public key to that setting of that node, and start it again",
+    )
+}
+
+/// What was never heard has no version.
+fn versions(status: &GetStatusResponse) -> Check {
+    let of_nodes = status.nodes.iter().filter(|node| !node.version.is_empty());
+    let of_nodes = of_nodes.map(|node| (node.name.as_str(), node.version.as_str()));
+    let all = of_nodes.chain([
+        (ORCHESTRATOR, status.version.as_str()),
+        ("this program", THIS_VERSION),
+    ]);
+    let all: Vec<_> = all.collect();
+    let words: Vec<_> = all
+        .iter()
+        .map(|(who, version)| format!("{who} {version}"))
+        .collect();
+    let words = words.join(", ");
+    let first = status.version.as_str();
+    if all.iter().all(|(_, version)| *version == first) {
+        return Check::ok(VERSIONS, format!("all are {first}"));
+    }
+    let mend = "upgrade the others, signer nodes first (docs/upgrading.md)";
+    match all.iter().all(|(_, version)| works_with(first, version)) {
+        true => Check::warn(VERSIONS, format!("they differ: {words}"), mend),
+        false => Check::fail(
+            VERSIONS,
+            format!("some do not work together: {words}"),
+            mend,
+        ),
+    }
+}
+
+fn backup(status: &GetStatusResponse) -> Check {
+    let mend = "covault backup create, each day (docs/backup-of-the-store.md)";
+    let Some(backup) = &status.last_backup else {
+        return Check::warn(BACKUP, "there was none", mend);
+    };
+    let age_ms = status.now_ms.saturating_sub(backup.at_ms);
+    let found = format!("the last one was made {}", super::super::ago(age_ms));
+    match age_ms > OLD_BACKUP_MS {
+        true => Check::warn(BACKUP, found, mend),
+        false => Check::ok(BACKUP, found),
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::schema::admin::StoreBackup;
+
+    use super::{super::State, *};
+
+    fn node(name: &str, version: &str, live: bool) -> Node {
+        Node {
+            name: name.into(),
+            version: version.into(),
+            live,
+            ..Node::default()
+        }
+    }
+
+    fn states(status: &GetStatusResponse) -> Vec<(String, State)> {
+        let checks = found(status).into_iter();
+        checks.map(|check| (check.what, check.state)).collect()
+    }
+
+    #[test]
+    fn service__should_be_looked_at_as_a_whole() {
+        let mut status = GetStatusResponse {
+            now_ms: OLD_BACKUP_MS + 1_000,
+            version: THIS_VERSION.into(),
+            nodes: vec![node("vienna", THIS_VERSION, true), node("graz", "", true)],
+            last_backup: Some(StoreBackup {
+                at_ms: 1_000,
+                bytes: 1,
+            }),
+            ..GetStatusResponse::default()
+        };
+        assert!(states(&status).iter().all(|(_, state)| *state == State::Ok));
+        status.now_ms += 1;
+        status.nodes.push(node("linz", "0.0.9", false));
+        let of = |status: &GetStatusResponse, what: &str| {
+            let found = states(status).into_iter().find(|(name, _)| name == what);
+            found.map(|(_, state)| state)
+        };
+        assert_eq!(of(&status, BACKUP), Some(State::Warn));
+        assert_eq!(of(&status, NODES), Some(State::Warn));
+        assert_eq!(of(&status, VERSIONS), Some(State::Warn));
+        status.nodes.push(node("wels", "9.0.0", true));
+        assert_eq!(of(&status, VERSIONS), Some(State::Fail));
+        status.last_backup = None;
+        assert_eq!(of(&status, BACKUP), Some(State::Warn));
+        status.nodes_that_refuse.push("wels".into());
+        assert_eq!(of(&status, LISTS), Some(State::Fail));
+        status.not_ready = Some("no signer node can be reached".into());
+        assert_eq!(of(&status, ORCHESTRATOR), Some(State::Fail));
+        status.store_problem = Some("it cannot be reached".into());
+        assert_eq!(states(&status).len(), 1);
+    }
+}
