@@ -1,5 +1,6 @@
 //! One signing request and its row: applies events and commits what they lead to.
 
+mod delay_mark;
 mod side_rows;
 
 use covault_core::{
@@ -11,7 +12,10 @@ use covault_core::{
 };
 use prost::Message as _;
 
-use self::side_rows::{add_audit_entry, change_claims, pass_on};
+use self::{
+    delay_mark::DelayMark,
+    side_rows::{add_audit_entry, change_claims, pass_on},
+};
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
@@ -42,8 +46,8 @@ pub struct StoredRequest {
     pub version: u64,
     /// Its payload.
     pub payload: Payload,
-    /// The store may have a row that says why it cannot continue.
-    pub delayed: bool,
+    /// Whether it cannot continue.
+    pub delayed: DelayMark,
     /// How often its actor has failed.
     pub failures: u32,
     /// When it came to its state, in milliseconds since the Unix epoch; its creation, where that is not known.
@@ -117,7 +121,7 @@ impl StoredRequest {
             request,
             version,
             payload,
-            delayed: version > 0,
+            delayed: DelayMark::found(version > 0),
             failures: 0,
         })
     }
@@ -156,7 +160,7 @@ impl StoredRequest {
     /// # Errors
     /// When the store cannot be written.
     pub async fn delay(&mut self, services: &Services, reason: &str) -> Result<(), Fault> {
-        self.delayed = true;
+        self.delayed.set(&services.counters);
         let mut batch = Batch::new();
         let key = rows::delay(self.request.id);
         batch.put(key, Precondition::Any, rows::encode(&reason)?);
@@ -358,7 +362,7 @@ pub async fn end(
         services,
         &mut request,
         &mut version,
-        &mut true,
+        &mut DelayMark::found(true),
         payload.as_ref(),
         &[event],
         extras,
@@ -371,7 +375,7 @@ async fn advance(
     services: &Services,
     request: &mut SigningRequest,
     version: &mut u64,
-    delayed: &mut bool,
+    delayed: &mut DelayMark,
     payload: Option<&Payload>,
     events: &[RequestEvent],
     extras: CommitExtras<'_>,
@@ -399,7 +403,7 @@ async fn try_advance(
     services: &Services,
     request: &mut SigningRequest,
     version: &mut u64,
-    delayed: &mut bool,
+    delayed: &mut DelayMark,
     payload: Option<&Payload>,
     events: &[RequestEvent],
     extras: CommitExtras<'_>,
@@ -496,7 +500,7 @@ async fn try_advance(
         }
     }
     // Before anyone hears of it: what continues, or has ended, waits for nothing.
-    let goes_on = *delayed && next.state.effect() != request.state.effect();
+    let goes_on = delayed.is_set() && next.state.effect() != request.state.effect();
     match next.state.doubt() {
         Some(reason) => {
             let reason = rows::encode(&reason)?;
@@ -542,10 +546,15 @@ async fn try_advance(
         };
         command_commit.add_to(&mut batch, || response().encode_to_vec(), now)?;
     }
-    match services.store.commit(batch).await {
-        Ok(()) => {}
-        Err(CommitError::Conflict(key)) => return Err(AdvanceError::Conflict(key)),
-        Err(error) => return Err(AdvanceError::Fatal(error.into())),
+    let lifted = goes_on.then(|| std::mem::take(delayed).lift());
+    if let Err(error) = services.store.commit(batch).await {
+        if let Some(lifted) = lifted {
+            *delayed = lifted.restore(&services.counters);
+        }
+        return Err(match error {
+            CommitError::Conflict(key) => AdvanceError::Conflict(key),
+            error => AdvanceError::Fatal(error.into()),
+        });
     }
     failures::tell(services, &request.state, &next, payload, is_unwanted, now);
     approval_waits::measure(services, &request.state, &next, now).await;
@@ -559,7 +568,6 @@ async fn try_advance(
     });
     *request = next;
     *version = number;
-    *delayed = *delayed && !goes_on;
     // Nobody waits while people take their time.
     if request.state.is_final() || matches!(request.state, RequestState::AwaitingApproval { .. }) {
         services.listeners.outcomes.ended(request);

@@ -1,12 +1,17 @@
 //! Transactions that a node took, and then forgot: sent again, or their numbers come free, and
 //! nothing is ever paid twice.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use covault_actors::{
     chain_rpc::Standing,
     gateway::{DroppedCounts, Gateway},
-    store::{KeySpace, Scan},
+    store::{Batch, CommitError, KeySpace, Scan, Store},
+    testing::StoreDouble,
 };
 use covault_core::{
     fault::Class,
@@ -378,6 +383,50 @@ async fn a_transaction_that_no_node_takes__should_say_why_as_long_as_it_is_pendi
     world.evm.stuck.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &stuck.uuid).await.error, None);
     assert_eq!(gateway.backlog().waiting, 0);
+}
+
+/// A store that says late that it has taken a request, which all can read by then.
+struct LateAnswers(Arc<dyn Store>);
+
+#[async_trait]
+impl StoreDouble for LateAnswers {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut writes = batch.writes().iter();
+        let is_request = writes.any(|write| write.key.space == KeySpace::Request);
+        let done = self.0.commit(batch).await;
+        if is_request {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_ended__should_be_counted_as_waiting_by_nobody_who_can_read_its_end() {
+    let world = World::new();
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let store = LateAnswers(Arc::clone(&world.store));
+    let gateway = world.start_on(Arc::new(store)).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let stuck = create(&gateway, send(&address)).await;
+    says(&gateway, &stuck.uuid, "the node cannot be reached").await;
+    assert_eq!(gateway.backlog().waiting, 1);
+    world.evm.stuck.store(false, Ordering::SeqCst);
+    let ended = async {
+        while details(&gateway, &stuck.uuid).await.status()
+            == wire::signing_request::Status::Pending
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gateway.backlog().waiting
+    };
+    let waiting = tokio::time::timeout(Duration::from_secs(20), ended).await;
+    assert_eq!(waiting, Ok(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,7 +36,7 @@ use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad},
     commands::command_commit::CommandCommit,
     port::SignerHold,
-    process::{counters::StalledRequest, tasks::AbortOnDrop},
+    process::tasks::AbortOnDrop,
     requests::{
         batch_claim::BatchClaim,
         rebroadcast::RebroadcastCache,
@@ -200,7 +200,7 @@ pub struct SigningState {
     /// Its turn came while its task ran.
     turn_came: bool,
     /// Why it cannot continue, as its row says.
-    delayed: Option<(String, StalledRequest)>,
+    delayed: Option<String>,
     /// The reason that its audit trail has last.
     delay_in_trail: Option<String>,
     /// It was live before: what its last effect did is not known.
@@ -373,8 +373,7 @@ impl Actor for SigningActor {
                         .await?);
                 }
                 // Where it had to wait before, that is the better reason.
-                let reason = live.delayed.as_ref().map(|(reason, _)| reason.clone());
-                let reason = reason.unwrap_or_else(|| TOO_MUCH.to_owned());
+                let reason = live.delayed.clone().unwrap_or_else(|| TOO_MUCH.to_owned());
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
             Msg::ChainDataArrived(Err(BuildBlocker::NoTurn)) => live.retry_turn(&myself).await?,

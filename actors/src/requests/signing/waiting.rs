@@ -230,15 +230,11 @@ impl SigningState {
     pub(super) async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
         let services = Arc::clone(&self.services);
         let request = self.stored()?.request.id;
-        if self
-            .delayed
-            .as_ref()
-            .is_none_or(|(known, _)| *known != reason)
-        {
+        if self.delayed.as_ref() != Some(&reason) {
             if let Err(fault) = self.stored_mut()?.delay(&services, &reason).await {
                 tracing::warn!(%request, ?fault, reason, "failed to store why a request waits");
             }
-            self.delayed = Some((reason.clone(), self.services.counters.wait()));
+            self.delayed = Some(reason.clone());
         }
         if self.tries <= UNREPORTED_TRIES || self.delay_in_trail.as_ref() == Some(&reason) {
             return Ok(());
