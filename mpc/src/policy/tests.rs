@@ -4,6 +4,7 @@ mod approvals;
 mod batches;
 mod calls;
 mod holds;
+mod own_prices;
 mod rejections;
 
 use std::collections::BTreeSet;

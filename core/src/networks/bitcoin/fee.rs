@@ -12,6 +12,9 @@ use crate::{fault::Fault, networks::rules::unexpected_chain_data};
 const BASE_WEIGHT: u64 = 42;
 /// An input that spends P2WPKH with a signature of 72 bytes, the longest there is.
 const INPUT_WEIGHT: u64 = 272;
+/// Of that, what is its witness, and of [`BASE_WEIGHT`] marker and flag: what a transaction lacks that is not signed.
+const WITNESS_WEIGHT: u64 = 108;
+const MARKER_WEIGHT: u64 = 2;
 /// Amount, length and script of a P2WPKH output.
 const CHANGE_WEIGHT: u64 = 4 * (8 + 1 + 22);
 /// From this many outputs on their count takes two more bytes.
@@ -87,6 +90,15 @@ impl FeeTable {
         };
         let vsize = u128::from(self.vsize(inputs, change)).max(1);
         (level || paid > 0).then(|| u128::from(paid).div_ceil(vsize))
+    }
+
+    /// As [`FeeTable::quoted`], read off a transaction of such inputs that is not signed, of so many weight units.
+    pub(super) fn paid(fee: u64, inputs: usize, weight: u64) -> u128 {
+        let witnesses = WITNESS_WEIGHT.saturating_mul(inputs as u64);
+        let weight = weight
+            .saturating_add(MARKER_WEIGHT)
+            .saturating_add(witnesses);
+        u128::from(fee).div_ceil(u128::from(weight.div_ceil(4)).max(1))
     }
 
     fn vsize(&self, inputs: usize, change: bool) -> u64 {

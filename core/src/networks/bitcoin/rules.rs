@@ -216,6 +216,10 @@ impl NetworkRules for Bitcoin {
         }
     }
 
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        UnsignedPsbt::read(unsigned)?.price().map(Some)
+    }
+
     /// Blocks have never asked for more for longer than some hours.
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
         2_000

@@ -326,6 +326,12 @@ impl UnsignedPsbt {
             .ok_or_else(|| Fault::bug("the transaction pays more than it spends"))
     }
 
+    /// What it pays per virtual byte, in satoshi, rounded up.
+    pub(super) fn price(&self) -> Result<u128, Fault> {
+        let (inputs, weight) = (self.spent.len(), self.transaction.weight().to_wu());
+        Ok(FeeTable::paid(self.fee()?, inputs, weight))
+    }
+
     /// The id of a transaction that has several inputs.
     pub(super) fn signed_in_parts(&self) -> Option<[u8; 32]> {
         let several = self.transaction.input.len() > 1;

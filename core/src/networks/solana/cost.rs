@@ -85,6 +85,23 @@ pub fn most(message: &VersionedMessage) -> u128 {
     base + priority + u128::from(deposits)
 }
 
+/// The price per unit of computation that a transaction names, in micro-lamports, no matter who pays it. Where the
+/// network would refuse it (named twice), the highest counts.
+pub fn price(message: &VersionedMessage) -> u64 {
+    let is_budget = |index: u8| {
+        let program = account(message, index).and_then(|account| account.named());
+        program == Some(COMPUTE_BUDGET)
+    };
+    let instructions = message.instructions().iter();
+    let prices = instructions
+        .filter(|instruction| is_budget(instruction.program_id_index))
+        .filter_map(|instruction| match budget(&instruction.data)? {
+            BudgetSetting::Price(micro_lamports) => Some(micro_lamports),
+            BudgetSetting::Limit(_) => None,
+        });
+    prices.max().unwrap_or(0)
+}
+
 /// The instructions by which a transaction says what it may compute and pays for that. A price of
 /// nothing takes no instruction.
 pub(super) fn budget_instructions(compute: &ComputeBudget) -> Vec<Instruction> {

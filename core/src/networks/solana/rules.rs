@@ -139,6 +139,14 @@ impl NetworkRules for Solana {
         Some(compute.unit_price.into())
     }
 
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        let transactions = transactions_of(unsigned)?;
+        let prices = transactions
+            .iter()
+            .map(|transaction| cost::price(transaction.message()));
+        Ok(prices.max().map(u128::from))
+    }
+
     /// A transfer of a token that opens an account costs 0.004 SOL at most with this, one of the coin
     /// 0.0001.
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {

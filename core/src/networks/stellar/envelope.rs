@@ -2,7 +2,7 @@
 
 use stellar_xdr::{
     DecoratedSignature, FeeBumpTransactionInnerTx, Limits, Memo, Operation, OperationBody,
-    Preconditions, ReadXdr as _, Signature, SignatureHint, TransactionEnvelope,
+    Preconditions, ReadXdr as _, Signature, SignatureHint, TransactionEnvelope, TransactionExt,
     TransactionV1Envelope, WriteXdr as _,
 };
 
@@ -27,9 +27,15 @@ pub(super) const MAX_DEPTH: u32 = 200;
 /// Signatures of an envelope.
 pub(crate) const MAX_SIGNATURES: usize = 20;
 
-/// The least that a new account must get, in stroops: twice the base reserve of 0.5 XLM.
-pub(super) const NEW_ACCOUNT: i64 = 10_000_000;
-/// The highest base fee that is believed, in stroops: 10 XLM, a million times the network's lowest.
+/// What an account has to keep for each of its entries in the ledger, in stroops: 0.5 XLM.
+pub(super) const BASE_RESERVE: i64 = 5_000_000;
+/// The entries that the account itself counts as.
+pub(super) const ACCOUNT_ENTRIES: i64 = 2;
+/// The least that a new account must get, in stroops.
+pub(super) const NEW_ACCOUNT: i64 = ACCOUNT_ENTRIES * BASE_RESERVE;
+/// The highest price of nodes that is believed where nobody has configured another one, in stroops: 0.1 XLM.
+pub(super) const MOST_PRICE: u32 = 1_000_000;
+/// The highest base fee that is built with, in stroops: 10 XLM, a million times the network's lowest.
 pub(super) const MAX_BASE_FEE: u32 = 100_000_000;
 
 /// Why bytes are not a transaction envelope that can be signed.
@@ -130,6 +136,33 @@ pub(crate) fn parts(envelope: &TransactionEnvelope) -> EnvelopeParts<'_> {
                 ..parts_v1(inner)
             }
         }
+    }
+}
+
+/// What an envelope offers for a place in a ledger, in stroops per operation, rounded up; a fee bump counts as one
+/// operation more. What contracts use is paid beside it, at the network's own prices.
+pub(super) fn price(envelope: &TransactionEnvelope) -> u128 {
+    let parts = parts(envelope);
+    let resources = match envelope {
+        TransactionEnvelope::TxV0(_) => 0,
+        TransactionEnvelope::Tx(envelope) => resource_fee(envelope),
+        TransactionEnvelope::TxFeeBump(envelope) => {
+            let FeeBumpTransactionInnerTx::Tx(inner) = &envelope.tx.inner_tx;
+            resource_fee(inner)
+        }
+    };
+    let operations = parts
+        .operations
+        .len()
+        .saturating_add(usize::from(parts.is_bump));
+    let offered = parts.fee.saturating_sub(resources).max(0);
+    u128::from(offered.unsigned_abs()).div_ceil(operations.max(1) as u128)
+}
+
+fn resource_fee(envelope: &TransactionV1Envelope) -> i64 {
+    match &envelope.tx.ext {
+        TransactionExt::V0 => 0,
+        TransactionExt::V1(contracts) => contracts.resource_fee.max(0),
     }
 }
 

@@ -184,9 +184,12 @@ impl NetworkRules for Stellar {
         matches!(payload, StellarPayload::Transaction(_)).then(|| chain_data.base_fee.into())
     }
 
-    /// 0.1 XLM.
+    fn paid_price(&self, unsigned: &[u8]) -> Result<Option<u128>, Fault> {
+        Ok(Some(envelope::price(&envelope::decode_own(unsigned)?)))
+    }
+
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
-        1_000_000
+        envelope::MOST_PRICE.into()
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {

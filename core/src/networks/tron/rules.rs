@@ -124,7 +124,9 @@ impl NetworkRules for Tron {
         })
     }
 
-    /// Ten times what mainnet asks for. No transaction names a price: it bounds estimates.
+    /// Ten times what mainnet asks for. No transaction names a price, so that there is none to read out of its bytes:
+    /// it bounds estimates. What a call names is the most that it burns (`fee_limit`), which is part of
+    /// [`NetworkRules::most_fee`].
     fn default_most_price(&self, _chain_id: Option<u64>) -> u128 {
         10_000
     }

@@ -286,6 +286,38 @@ fn most_fee__should_be_that_of_who_pays() {
     assert_eq!(STELLAR.most_fee(&[]), Ok(U256::ZERO));
 }
 
+#[test]
+fn paid_price__should_be_what_is_offered_beside_the_resources_of_contracts() {
+    let price = |envelope: TransactionEnvelope| {
+        let bytes = envelope.to_xdr(Limits::none()).unwrap();
+        STELLAR.paid_price(&bytes).unwrap()
+    };
+    let op = || vec![by(None, native(TO, 1))];
+    let resources = |resource_fee| {
+        TransactionExt::V1(SorobanTransactionData {
+            resource_fee,
+            ..Default::default()
+        })
+    };
+    let with = |ext, fee| Transaction {
+        fee,
+        ext,
+        ..tx(&from(), op())
+    };
+    assert_eq!(price(v0(op())), Some(300));
+    assert_eq!(price(tx(&from(), [op(), op()].concat()).into()), Some(150));
+    assert_eq!(
+        price(with(resources(1_000_000), 1_000_301).into()),
+        Some(301)
+    );
+    // Less than nothing makes no room for more.
+    assert_eq!(price(with(resources(-5), 300).into()), Some(300));
+    assert_eq!(price(with(resources(301), 300).into()), Some(0));
+    // A fee bump pays for one operation more, and for the resources of what is in it.
+    let inner = with(resources(1_000_000), 1_000_100);
+    assert_eq!(price(bump(&from(), 1_000_301, inner)), Some(151));
+}
+
 fn claimant(account: &str) -> Claimant {
     Claimant::ClaimantTypeV0(ClaimantV0 {
         destination: parse_account(account).unwrap(),

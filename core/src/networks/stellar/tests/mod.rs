@@ -11,9 +11,9 @@ use stellar_xdr::{
     FeeBumpTransaction, FeeBumpTransactionExt, FeeBumpTransactionInnerTx, HostFunction,
     InvokeContractArgs, InvokeHostFunctionOp, Limits, Memo, MuxedAccount, MuxedAccountMed25519,
     Operation, OperationBody, PathPaymentStrictReceiveOp, PathPaymentStrictSendOp, PaymentOp,
-    Preconditions, ScAddress, ScVal, SequenceNumber, TimeBounds, TimePoint, Transaction,
-    TransactionEnvelope, TransactionExt, TransactionV0, TransactionV0Envelope, TransactionV0Ext,
-    TransactionV1Envelope, Uint256, WriteXdr as _,
+    Preconditions, ScAddress, ScVal, SequenceNumber, SorobanTransactionData, TimeBounds, TimePoint,
+    Transaction, TransactionEnvelope, TransactionExt, TransactionV0, TransactionV0Envelope,
+    TransactionV0Ext, TransactionV1Envelope, Uint256, WriteXdr as _,
 };
 
 use super::{
