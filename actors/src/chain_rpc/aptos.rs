@@ -1,7 +1,8 @@
 //! Aptos and Movement fullnodes: their REST API.
 //!
 //! That a request succeeded means that a node took its transaction: how its call ends is seen when
-//! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
+//! it is executed. Calls whose gas the request does not bring are simulated before they are signed; of payments that bring
+//! it the balance is looked at.
 
 mod refusals;
 mod sightings;
@@ -10,11 +11,11 @@ use std::convert::Infallible;
 
 use async_trait::async_trait;
 use covault_core::{
-    fault::ExecuteCode,
+    fault::{ExecuteCode, Fault},
     networks::{
         ChainData, ChainMoment, FeeLevel, Queries, Signed,
         aptos::{
-            Abi, ChainData as AptosChainData, FunctionName, Queries as AptosQueries,
+            Abi, ChainData as AptosChainData, CoinAmount, FunctionName, Queries as AptosQueries,
             RawTransaction, read_signed, simulation, to_simulate,
         },
     },
@@ -153,6 +154,16 @@ impl AptosNode {
 
     /// What an account has of a coin type or fungible asset; `None` when that can be none.
     async fn units(&self, account: &str, asset: &str) -> Result<Option<u64>, ChainError> {
+        self.units_by(account, asset, Option::eq).await
+    }
+
+    /// As [`AptosNode::units`], of nodes that say the same of it.
+    async fn units_by(
+        &self,
+        account: &str,
+        asset: &str,
+        same: impl Fn(&Option<u64>, &Option<u64>) -> bool + Sync,
+    ) -> Result<Option<u64>, ChainError> {
         let call = NodeRequest::get(&format!("/accounts/{account}/balance/{asset}"), &[]);
         let read = |answer: &NodeResponse| match answer.status {
             200 => answer.json::<Value>().as_ref().and_then(number).map(Some),
@@ -160,10 +171,33 @@ impl AptosNode {
             400 if says(answer, &["invalid_input", "web_framework_error"]) => Some(None),
             _ => None,
         };
-        Ok(self
-            .rest
-            .query_quorum(call.about("a balance"), read)
-            .await?)
+        let call = call.about("a balance");
+        Ok(self.rest.query_quorum_by(call, read, same).await?)
+    }
+
+    /// Whether the sender has what it is to pay, where that is not simulated.
+    async fn check_means(&self, queries: &AptosQueries) -> Result<(), ChainError> {
+        let Some(CoinAmount { coin, amount }) = &queries.pays else {
+            return Ok(());
+        };
+        // Gas is never for nothing.
+        let (field, least) = match coin {
+            None => ("value", amount.saturating_add(1)),
+            Some(_) => ("amount", *amount),
+        };
+        let lacks = |units: &Option<u64>| units.is_some_and(|units| units < least);
+        let asset = coin.as_deref().unwrap_or(COIN);
+        let same = |one: &_, other: &_| lacks(one) == lacks(other);
+        let units = self.units_by(&queries.from, asset, same).await?;
+        if !lacks(&units) {
+            return Ok(());
+        }
+        let has = units.unwrap_or(0);
+        let problem =
+            format!("is {amount}, and the wallet has {has} of {asset}, for this and the gas");
+        Err(ChainError::cannot_build(
+            Fault::field(field, problem).with_execute_code(ExecuteCode::InsufficientFunds),
+        ))
     }
 
     async fn abi(&self, function: &FunctionName) -> Result<Abi, ChainError> {
@@ -222,8 +256,8 @@ impl AptosNode {
                 _ => self.sequence_number(&queries.from).await,
             }
         };
-        let (sequence_number, gas_unit_price, abi, balance) =
-            tokio::try_join!(number, price, abi, balance)?;
+        let (sequence_number, gas_unit_price, abi, balance, ()) =
+            tokio::try_join!(number, price, abi, balance, self.check_means(queries))?;
         let chain_data = AptosChainData {
             sequence_number,
             expiration_timestamp_secs: queries

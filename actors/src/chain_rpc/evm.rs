@@ -41,8 +41,6 @@ use super::{
     witnessed::{is_witnessed, witnessed},
 };
 
-/// Selector of `balanceOf(address)` (EIP-20).
-const BALANCE_OF: &str = "70a08231";
 /// Selector of `allowance(address,address)` (EIP-20).
 const ALLOWANCE: &str = "dd62ed3e";
 
@@ -472,8 +470,7 @@ impl ChainClient for EvmNode {
                 .query_quorum(RpcCall("eth_getBalance", params), read)
                 .await?);
         };
-        let data = format!("0x{BALANCE_OF}{}", tokens::word_of(address));
-        self.token_word(token, data).await
+        self.token_word(token, tokens::balance_call(address)).await
     }
 
     async fn allowance(

@@ -272,6 +272,9 @@ pub trait ChainClient: Send + Sync {
     /// objects that are there, reserved or not. What other requests hold is left out of it
     /// later ([`covault_core::networks::DynNetworkRules::allocate`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
+    ///
+    /// # Errors
+    /// [`ChainError::Refused`] also for what the chain would take the fee of and not do: a payment of more than there is.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
 
     /// Looks whether a transaction can do what its payload says, before anything is signed.

@@ -47,6 +47,21 @@ const LIFETIME_S: u64 = 300;
 const MAX_POLLS: u32 = 15;
 /// The pause before each.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a ledger has of the sender.
+struct SenderFacts {
+    sequence: u64,
+    /// Whether it has what it is to send.
+    means: Result<(), Fault>,
+}
+
+/// Balances may differ from ledger to ledger: that they are enough, or are not, is the same.
+impl PartialEq for SenderFacts {
+    fn eq(&self, other: &Self) -> bool {
+        (self.sequence, self.means.is_ok()) == (other.sequence, other.means.is_ok())
+    }
+}
+
 /// The Stellar public network.
 pub struct StellarNode {
     rpc: Client<JsonRpc>,
@@ -76,33 +91,42 @@ impl StellarNode {
     ) -> Result<ChainData, ChainError> {
         let from = key_of(&queries.from)?;
         let destination = queries.destination.as_deref().map(key_of).transpose()?;
+        let lines = queries.trust_lines().map_err(|fault| bug(&fault))?;
         let mut keys = vec![from.as_str()];
         keys.extend(destination.as_deref().filter(|key| *key != from));
+        keys.extend(lines.iter());
+        // First: what it leaves of the balance is to be known.
+        let base_fee = queries.level.of(self.base_fees(Some(queries.level)).await?);
         let read = |answer: &Value| {
             let entries = LedgerEntries::of(answer)?;
-            let sequence = entries.account(&from)?.map(|account| account.sequence);
+            let account = entries.account(&from)?;
             let exists = match &destination {
                 Some(key) => Some(entries.account(key)?.is_some()),
                 None => None,
             };
-            Some((sequence, exists))
+            let sender = match account {
+                None => None,
+                Some(account) => Some(SenderFacts {
+                    sequence: account.sequence,
+                    means: queries
+                        .check_means(&account, base_fee, &lines, |key| entries.find(key))?,
+                }),
+            };
+            Some((sender, exists))
         };
-        let entries = self
-            .rpc
-            .query_quorum(RpcCall("getLedgerEntries", json!({"keys": keys})), read);
-        let fee = self.base_fees(Some(queries.level));
-        let entries = async { Ok(entries.await?) };
-        let ((sequence, destination_exists), base_fees) = tokio::try_join!(entries, fee)?;
-        let Some(sequence) = sequence else {
+        let call = RpcCall("getLedgerEntries", json!({"keys": keys}));
+        let (sender, destination_exists) = self.rpc.query_quorum(call, read).await?;
+        let Some(SenderFacts { sequence, means }) = sender else {
             return Err(ChainError::refused(
                 "the wallet's account does not exist on Stellar: first send it at least 1 XLM plus the amount that \
                  it will spend",
                 ExecuteCode::InsufficientFunds,
             ));
         };
+        means.map_err(ChainError::cannot_build)?;
         Ok(ChainData::Stellar(StellarChainData {
             sequence,
-            base_fee: queries.level.of(base_fees),
+            base_fee,
             max_time: now_ms / 1000 + LIFETIME_S,
             destination_exists,
         }))
@@ -436,7 +460,7 @@ impl ChainClient for StellarNode {
             match (entries.find(&key), token) {
                 (None, _) => Some(0),
                 (Some(entry), None) => Some(ledger::read_account(&key, entry)?.balance),
-                (Some(entry), Some(_)) => ledger::read_trust_line(&key, entry),
+                (Some(entry), Some(_)) => Some(ledger::read_trust_line(&key, entry)?.balance),
             }
         };
         let asked = self

@@ -280,7 +280,7 @@ impl TonNode {
         };
         let contracts = try_join_all(queries.contracts.iter().map(|it| self.require_contract(it)));
         let (wallet, jetton, recipient_deployed, _) = tokio::try_join!(
-            self.wallet(&from, queries.value),
+            self.wallet(&from, needed(queries.value)),
             jetton,
             recipient,
             contracts
@@ -297,7 +297,7 @@ impl TonNode {
                 ExecuteCode::Unspecified,
             ));
         }
-        if wallet.balance < queries.value {
+        if wallet.balance < needed(queries.value) {
             return Err(ChainError::Refused(too_little(
                 wallet.balance,
                 queries.value,
@@ -351,7 +351,7 @@ impl TonNode {
                 "an earlier transaction of the wallet is not in a block yet".into(),
             ));
         }
-        (!broadcast_request.retried && wallet.balance < sent.value)
+        (!broadcast_request.retried && wallet.balance < needed(sent.value))
             .then(|| BroadcastOutcome::Refused(too_little(wallet.balance, sent.value)))
     }
 
@@ -496,13 +496,13 @@ impl ChainClient for TonNode {
         if !broadcast_request.retried && is_over(&sent, broadcast_request) {
             return BroadcastOutcome::Refused(expired());
         }
-        let wallet = self.wallet(&sent.wallet, sent.value).await;
+        let wallet = self.wallet(&sent.wallet, needed(sent.value)).await;
         if let Ok(wallet) = &wallet
             && self.look(&sent, broadcast_request, wallet).await.is_some()
         {
             // One that lies must not have it never sent.
             let looked = witnessed(async {
-                let wallet = self.wallet(&sent.wallet, sent.value).await.ok()?;
+                let wallet = self.wallet(&sent.wallet, needed(sent.value)).await.ok()?;
                 self.look(&sent, broadcast_request, &wallet).await
             });
             if let Some(outcome) = looked.await {
@@ -652,9 +652,18 @@ fn address(text: &str) -> Result<TonAddress, ChainError> {
     parse_address(text).map_err(|error| ChainError::cannot_build(Fault::bug(error)))
 }
 
+/// What a wallet has to have to send so much, in nanoton: one that has the amount and not the fee takes the transaction,
+/// sends nothing, and its fee is gone. The fee is that of a plain transfer at the prices of mainnet.
+fn needed(value: u128) -> u128 {
+    value.saturating_add(TransferPrices::MAINNET.transfer())
+}
+
 fn too_little(balance: u128, value: u128) -> ChainRefusal {
+    let fee = TransferPrices::MAINNET.transfer();
     ChainRefusal {
-        reason: format!("the wallet has {balance} nanoton, and {value} are to be sent, plus fees"),
+        reason: format!(
+            "the wallet has {balance} nanoton, and {value} are to be sent, plus fees of about {fee}"
+        ),
         code: ExecuteCode::InsufficientFunds,
     }
 }

@@ -14,7 +14,7 @@ use covault_core::{
     fault::ExecuteCode,
     networks::{
         ChainData, ChainMoment, DynNetworkRules as _, FeeLevel, Payload, Queries, Signed, WireKind,
-        aptos::{self, Abi, FunctionName, PlannedCall, SimulationQuery},
+        aptos::{self, Abi, CoinAmount, FunctionName, PlannedCall, SimulationQuery},
     },
     schema::wire,
 };
@@ -149,6 +149,7 @@ fn queries(function: &str) -> Queries {
             call: PlannedCall::Json(json.to_string()),
             gas_unit_price: None,
         }),
+        pays: None,
         abi: Some(FunctionName {
             address: POOL.into(),
             module: "pool".into(),
@@ -252,6 +253,7 @@ async fn aptos_prices__should_be_of_their_level() {
                 gas_unit_price: true,
                 level,
                 simulate: None,
+                pays: None,
                 abi: None,
                 sequence_number: None,
                 expiration_timestamp_secs: None,
@@ -404,6 +406,62 @@ async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
     );
 }
 
+/// The payment of somebody who brings the gas.
+fn paying(coin: Option<&str>, amount: u64) -> Queries {
+    Queries::Aptos(aptos::Queries {
+        chain_id: 1,
+        from: FROM.into(),
+        gas_unit_price: true,
+        level: FeeLevel::Normal,
+        simulate: None,
+        pays: Some(CoinAmount {
+            coin: coin.map(str::to_owned),
+            amount,
+        }),
+        abi: None,
+        sequence_number: None,
+        expiration_timestamp_secs: None,
+    })
+}
+
+/// Nothing is simulated where the request brings the gas, and what fails in a block costs it.
+#[tokio::test]
+async fn aptos_payments_of_more_than_there_is__should_be_refused_before_they_are_signed() {
+    const USDT: &str = "0x357b0b74bc833e95a115ad22604854d6b0fca151cecd94111770e5d6ffc9dc2b";
+    let node = AptosTestNode::start(|asked| match asked.what.as_str() {
+        what if what.ends_with(USDT) => (200, json!(70)),
+        _ => healthy(asked),
+    })
+    .await;
+    for (coin, amount, problem) in [
+        (None, 999_999, None),
+        (
+            None,
+            1_000_000,
+            Some("value: is 1000000, and the wallet has 1000000 of 0x1::"),
+        ),
+        (Some(USDT), 70, None),
+        (
+            Some(USDT),
+            71,
+            Some("amount: is 71, and the wallet has 70 of 0x357b"),
+        ),
+    ] {
+        let said = node.client().chain_data(&paying(coin, amount), 0).await;
+        match (said, problem) {
+            (Ok(_), None) => {}
+            (Err(error), Some(words)) => {
+                let refusal = reason(error);
+                assert!(refusal.reason.starts_with(words), "{refusal:?}");
+                assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let asked = node.asked.lock().unwrap();
+    assert!(!asked.iter().any(|asked| asked.what.contains("simulate")));
+}
+
 pub async fn denials() -> Vec<Denial> {
     let node = async |said: fn(&RecordedCall) -> Option<AptosReply>| {
         let node = AptosTestNode::start(move |asked| said(asked).unwrap_or_else(|| healthy(asked)));
@@ -417,7 +475,14 @@ pub async fn denials() -> Vec<Denial> {
         queries: queries("swap"),
         now_ms: 0,
     };
+    let poor: fn(&RecordedCall) -> Option<AptosReply> =
+        |asked| asked.what.contains("/balance/").then(|| (200, json!(3)));
+    let payment = Denial {
+        queries: paying(None, 3),
+        ..denial("it has less than is to be sent", poor).await
+    };
     vec![
+        payment,
         denial("the call fails", |asked| {
             (asked.what == "POST /transactions/simulate")
                 .then(|| executed(false, "Move abort in 0xcd::pool: 0x3"))

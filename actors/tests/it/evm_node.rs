@@ -1027,6 +1027,54 @@ async fn token_transfers__should_be_refused_that_pay_nothing() {
     }
 }
 
+/// A request that brings all of its fees is not estimated; mined, a transfer of more than there is would cost them.
+#[tokio::test]
+async fn token_transfers_of_more_than_there_is__should_be_refused_although_they_bring_their_gas() {
+    let payload = |gas_limit: Option<&str>| {
+        Payload::parse(&Kind::EvmSendErc20(wire::EvmSendErc20 {
+            chain_id: CHAIN,
+            from: "0x00000000000000000000000000000000000000aa".into(),
+            to: "0x00000000000000000000000000000000000000cc".into(),
+            token_contract_address: "0x00000000000000000000000000000000000000bb".into(),
+            amount: "78".into(),
+            gas_fee: Some(wire::EvmGas {
+                max_fee: Some("9".into()),
+                gas_limit: gas_limit.map(str::to_owned),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }))
+    };
+    let word = |value: u64| Ok(json!(format!("0x{value:064x}")));
+    let reverted = || Err((3, "execution reverted".into()));
+    for (gas_limit, holds, is_refused) in [
+        (Some("60000"), word(77), true),
+        // It reverts for something else, which may pass.
+        (Some("60000"), word(78), false),
+        (Some("60000"), reverted(), false),
+        // The estimate of its gas will say.
+        (None, word(77), false),
+    ] {
+        let node = EvmTestNode::start(move |method, params| match method {
+            "eth_call" if params[0].get("from").is_none() => holds.clone(),
+            "eth_call" => Err((3, "execution reverted".into())),
+            _ => healthy(method, params),
+        })
+        .await;
+        let payload = payload(gas_limit).unwrap();
+        match connect(vec![node.url]).preflight(&payload).await {
+            Ok(()) => assert!(!is_refused, "{gas_limit:?}"),
+            Err(ChainError::Refused(refusal)) => {
+                assert!(is_refused, "{refusal:?}");
+                let expected = "amount: is 78, and the wallet has 77 of this token";
+                assert_eq!(refusal.reason, expected);
+                assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn balance__should_be_decimal_for_coin_and_token() {
     let node = EvmTestNode::start(healthy).await;

@@ -289,7 +289,7 @@ async fn no_request__should_be_refused_before_it_is_signed_by_one_node_where_two
     let mut all = tron_node::denials().await;
     all.extend(aptos_node::denials().await);
     all.push(solana_node::denial().await);
-    all.push(stellar_node::denial().await);
+    all.extend(stellar_node::denials().await);
     let check = async |denial: &Denial| {
         let Denial {
             what,

@@ -10,7 +10,8 @@ use covault_actors::chain_rpc::{
 use covault_core::{
     fault::ExecuteCode,
     networks::{
-        ChainData, ChainMoment, FeeLevel, Network, Payload, Queries, Signed, WireKind, stellar,
+        ChainData, ChainMoment, FeeLevel, Network, Payload, Queries, Signed, WireKind,
+        stellar::{self, Moves},
     },
     schema::wire,
 };
@@ -31,6 +32,8 @@ const PUBLIC: &str = "Public Global Stellar Network ; September 2015";
 const BUILT: u64 = 1_700_000_000;
 /// Its number.
 const NUMBER: u64 = 42;
+/// What the sender has, in stroops.
+const BALANCE: u64 = 25_000_000;
 
 /// The key of an account: the strkey without version and checksum.
 fn key_of(account: &str) -> [u8; 32] {
@@ -166,10 +169,14 @@ fn healthy(method: &str, params: &Value) -> Result<Value, (i64, String)> {
 
 /// What a node has of the keys: the sender, and nothing else.
 fn entries(params: &Value, sequence: u64) -> Value {
+    entries_of(params, BALANCE, sequence)
+}
+
+fn entries_of(params: &Value, balance: u64, sequence: u64) -> Value {
     let keys = params["keys"].as_array().unwrap();
     let here = ledger_key(FROM);
     let entries = keys.iter().filter(|key| **key == here).map(
-        |key| json!({"key": key, "xdr": account_entry(FROM, 25_000_000, sequence), "lastModifiedLedgerSeq": 3}),
+        |key| json!({"key": key, "xdr": account_entry(FROM, balance, sequence), "lastModifiedLedgerSeq": 3}),
     );
     json!({"entries": entries.collect::<Vec<_>>(), "latestLedger": 900})
 }
@@ -187,10 +194,15 @@ fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
 }
 
 fn queries(destination: Option<&str>) -> Queries {
+    moving(destination, Moves::Lumens(1))
+}
+
+fn moving(destination: Option<&str>, moves: Moves) -> Queries {
     Queries::Stellar(stellar::Queries {
         from: FROM.into(),
         destination: destination.map(Into::into),
         level: FeeLevel::Normal,
+        moves,
     })
 }
 
@@ -254,6 +266,7 @@ async fn stellar_fees__should_be_of_their_level() {
             from: FROM.into(),
             destination: None,
             level,
+            moves: Moves::Lumens(1),
         });
         match client.chain_data(&wanted, 0).await.unwrap() {
             ChainData::Stellar(found) => assert_eq!(found.base_fee, level.of(expected)),
@@ -270,22 +283,85 @@ async fn stellar_fees__should_be_of_their_level() {
     assert_eq!(estimates, Ok(expected.map(|fee| plain(u128::from(fee)))));
 }
 
-pub async fn denial() -> Denial {
-    let node = async |is_funded: bool| {
-        let node = EvmTestNode::start(move |method, params| match method {
-            "getLedgerEntries" if !is_funded => Ok(json!({"entries": [], "latestLedger": 900})),
+pub async fn denials() -> Vec<Denial> {
+    let node = async |balance: Option<u64>| {
+        let node = EvmTestNode::start(move |method, params| match (method, balance) {
+            ("getLedgerEntries", None) => Ok(json!({"entries": [], "latestLedger": 900})),
+            ("getLedgerEntries", Some(balance)) => Ok(entries_of(params, balance, 41)),
             _ => healthy(method, params),
         });
         node.await.url
     };
-    Denial {
-        what: "there is no such account",
+    let denial = async |what, liar, queries| Denial {
+        what,
         chain: ChainKey::of(Network::Stellar, None),
-        liar: node(false).await,
-        honest: node(true).await,
-        queries: queries(None),
+        liar: node(liar).await,
+        honest: node(Some(BALANCE)).await,
+        queries,
         now_ms: 0,
+    };
+    let pay = moving(Some(TO), Moves::Lumens(5_000_000));
+    vec![
+        denial("there is no such account", None, queries(None)).await,
+        denial("it has less than is to be sent", Some(BALANCE / 2), pay).await,
+    ]
+}
+
+/// What a ledger would take the fee of, and not do.
+#[tokio::test]
+async fn stellar_payments_of_more_than_there_is__should_be_refused_before_they_are_signed() {
+    let usdc = format!("USDC:{TO}");
+    let node = EvmTestNode::start({
+        let line = trust_line_key(FROM, TO);
+        move |method, params| match method {
+            "getLedgerEntries" => {
+                let mut said = entries(params, 41);
+                if params["keys"].as_array().unwrap().contains(&json!(line)) {
+                    let entry = json!({"key": line, "xdr": trust_line_entry(FROM, TO, 77)});
+                    said["entries"].as_array_mut().unwrap().push(entry);
+                }
+                Ok(said)
+            }
+            _ => healthy(method, params),
+        }
+    })
+    .await;
+    let client = connect(vec![node.url.clone()]);
+    let asset = |amount| Moves::Asset {
+        asset: usdc.clone(),
+        amount,
+        to: TO.into(),
+    };
+    // Half a lumen for each entry of the ledger that it has, and the fee that it offers.
+    let most = BALANCE - 10_000_000 - 250;
+    for (destination, moves, problem) in [
+        (Some(TO), Moves::Lumens(most), None),
+        (
+            Some(TO),
+            Moves::Lumens(most + 1),
+            Some("value: is 14999751"),
+        ),
+        // To itself.
+        (Some(FROM), Moves::Lumens(u64::MAX), None),
+        (None, asset(77), None),
+        (None, asset(78), Some("amount: is 78 units")),
+    ] {
+        let said = client.chain_data(&moving(destination, moves), 0).await;
+        match (said, problem) {
+            (Ok(_), None) => {}
+            (Err(ChainError::Refused(refusal)), Some(words)) => {
+                assert!(refusal.reason.starts_with(words), "{refusal:?}");
+                assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            }
+            other => panic!("{other:?}"),
+        }
     }
+    // One question more than before is not asked.
+    let calls = node.calls.lock().unwrap();
+    let asked = calls
+        .iter()
+        .filter(|(method, _)| method == "getLedgerEntries");
+    assert_eq!(asked.count(), 5);
 }
 
 #[tokio::test]
@@ -429,7 +505,7 @@ pub async fn prices() -> Vec<QuotedPrice> {
         payload: Payload::parse(&WireKind::StellarSendNative(wire::StellarSendNative {
             from: FROM.into(),
             to: TO.into(),
-            value: "5".into(),
+            value: "0.5".into(),
             ..Default::default()
         }))
         .unwrap(),

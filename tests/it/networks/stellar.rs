@@ -90,9 +90,9 @@ async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
     let issued = json!({"address": from, "asset": asset, "amount": "1000000"});
     node.call("test_issue", issued).await;
     assert_eq!(balance(api, STELLAR, &from, Some(&asset)).await, 1_000_000);
-    // The recipient has no trust line. What fails in a ledger costs its fee.
-    fails_on_chain(api, send_asset("0.025")).await;
-    left -= FEE;
+    // The recipient has no trust line: a ledger would take the fee, and pay nobody.
+    let (_, reason) = refusal(api, send_asset("0.025")).await;
+    assert!(reason.starts_with("to: has no trust line"), "{reason}");
     let before = stroops(&node, &to).await;
     api.sign(trust(&to)).await;
     assert_eq!(stroops(&node, &to).await, before - FEE);
@@ -110,10 +110,16 @@ async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
     left -= FEE;
     assert_eq!(account(&node, &from).await, (left, number + 1));
 
-    // More than there is.
-    for too_much in [send("2000"), send_asset("0.075")] {
-        fails_on_chain(api, too_much).await;
-        left -= FEE;
+    // More than there is, by one of the smallest unit; with the fee that is offered, and the reserve of three entries.
+    let too_many = left - 250 - 15_000_000 + 1;
+    let lumens = format!("{}.{:07}", too_many / 10_000_000, too_many % 10_000_000);
+    for (too_much, words) in [
+        (send(&lumens), "value: is "),
+        (send_asset("0.075"), "amount: is 750000 units"),
+    ] {
+        let (code, reason) = refusal(api, too_much).await;
+        assert_eq!(code, INSUFFICIENT_FUNDS);
+        assert!(reason.starts_with(words), "{reason}");
     }
     assert_eq!(stroops(&node, &from).await, left);
     assert_eq!(balance(api, STELLAR, &from, Some(&asset)).await, 749_999);
@@ -226,6 +232,21 @@ async fn stellar_transactions_made_elsewhere__should_keep_what_others_signed() {
         assert_eq!(stroops(&node, &from).await, ours, "{form}");
         assert_eq!(stroops(&node, other).await, theirs, "{form}");
     }
+
+    // What fails in a ledger costs its fee: nobody here looks at what was made elsewhere.
+    let (_, number) = account(&node, &from).await;
+    let made = outside(
+        "stellarForeign",
+        json!({"form": "own", "from": from, "seed": seed, "sequence": number.to_string(),
+            "amount": "2000", "maxTime": 4_000_000_000u64}),
+    );
+    fails_on_chain(
+        api,
+        json!({"stellarSendCustom": {"from": from, "txBase64": made["transaction"]}}),
+    )
+    .await;
+    ours -= 2 * FEE;
+    assert_eq!(stroops(&node, &from).await, ours);
 
     // One that uses a number that is used is refused, and moves nothing.
     let (_, number) = account(&node, &from).await;

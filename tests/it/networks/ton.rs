@@ -200,9 +200,14 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     assert_eq!(world.account(from).await.orders.len(), orders + 1);
     world.assert_paid(sent).await;
 
-    // A wallet that has the amount and not the fee sends nothing, and pays for that.
-    let all = world.coins(from).await;
-    fails_on_chain(api, world.native(all)).await;
+    // A wallet that has the amount and not the fee would send nothing, and pay for that.
+    let (all, orders) = (world.coins(from).await, world.account(from).await.orders);
+    for too_much in [all, all - 2_000_000] {
+        let (code, reason) = refusal(api, world.native(too_much)).await;
+        assert_eq!(code, INSUFFICIENT_FUNDS);
+        assert!(reason.contains("plus fees of about"), "{reason}");
+    }
+    assert_eq!(world.account(from).await.orders.len(), orders.len());
     world.assert_paid(sent).await;
     // With the nanoton of the notification about the jettons.
     let got = 1_334_567_893;

@@ -1,6 +1,10 @@
 //! What a token's contract says of it (EIP-20). It is the contract's word, through nodes that may lie.
 
-use covault_core::{amount, fault::ExecuteCode, networks::Payload};
+use covault_core::{
+    amount::{self, U256, parse_u256},
+    fault::{ExecuteCode, Fault},
+    networks::{Payload, evm::EvmCall},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,6 +17,8 @@ use crate::chain_rpc::{
     jsonrpc::{RpcCall, RpcCallError, RpcError},
 };
 
+/// Selector of `balanceOf(address)`.
+const BALANCE_OF: &str = "70a08231";
 /// Selector of `decimals()`.
 pub const DECIMALS: &str = "0x313ce567";
 /// Selector of `symbol()`.
@@ -26,8 +32,9 @@ const WORD: usize = 32;
 /// What one node says of a token's transfer that is tried.
 #[derive(PartialEq)]
 enum TokenReply {
-    /// It may pass. Where it reverts, it may pass when it is mined: the estimate of its gas decides.
     Passes,
+    /// It may pass when it is mined: the estimate of its gas decides, where it is asked for.
+    Reverts,
     Nothing,
     SaysNo,
     Unknown(ChainError),
@@ -39,7 +46,7 @@ impl TokenReply {
             Ok(returned) => returned,
             Err(error) => {
                 return match refused_call(&error) {
-                    ChainError::Refused(_) => Self::Passes,
+                    ChainError::Refused(_) => Self::Reverts,
                     unknown => Self::Unknown(unknown),
                 };
             }
@@ -86,14 +93,45 @@ impl EvmNode {
             return Ok(());
         }
         // A lying node must not cause a payment in something that is not a token.
-        if voices(&TokenReply::Passes) >= agree {
-            return Ok(());
+        let reverts = voices(&TokenReply::Reverts);
+        if voices(&TokenReply::Passes).saturating_add(reverts) >= agree {
+            return match reverts >= agree && evm.brings_gas() {
+                true => self.check_token_balance(payload.from(), &call).await,
+                false => Ok(()),
+            };
         }
         let unknown = said.into_iter().find_map(|reply| match reply {
             TokenReply::Unknown(error) => Some(error),
             _ => None,
         });
         Err(unknown.unwrap_or_else(|| ChainError::unknown("the nodes disagree about the token")))
+    }
+
+    /// A transfer that reverts although it brings its gas may be of more than there is: mined it pays nobody, and costs its
+    /// fee.
+    async fn check_token_balance(&self, owner: &str, call: &EvmCall) -> Result<(), ChainError> {
+        // The last word that it calls with.
+        let amount = call
+            .data
+            .last_chunk::<WORD>()
+            .copied()
+            .map(U256::from_be_bytes);
+        let (Some(token), Some(amount)) = (&call.to, amount) else {
+            return Ok(());
+        };
+        let has = match self.token_word(token, balance_call(owner)).await {
+            Ok(has) => has,
+            // It does not say what it holds.
+            Err(ChainError::Refused(_)) => return Ok(()),
+            Err(unknown) => return Err(unknown),
+        };
+        if parse_u256(&has).is_ok_and(|has| has < amount) {
+            let problem = format!("is {amount}, and the wallet has {has} of this token");
+            return Err(ChainError::cannot_build(
+                Fault::field("amount", problem).with_execute_code(ExecuteCode::InsufficientFunds),
+            ));
+        }
+        Ok(())
     }
 
     /// The number that a token's contract answers to a call, decimal.
@@ -120,6 +158,11 @@ impl EvmNode {
             answer => answer?.ok_or_else(not_a_token),
         }
     }
+}
+
+/// The call that asks what an address has of a token.
+pub(super) fn balance_call(owner: &str) -> String {
+    format!("0x{BALANCE_OF}{}", word_of(owner))
 }
 
 /// An address in canonical form as a word of call data, hexadecimal.

@@ -104,7 +104,7 @@ async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
     use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
     let state = TonTestState::default;
     let poor = TonTestState {
-        balance: VALUE - 1,
+        balance: VALUE + 3_575_599,
         ..state()
     };
     let frozen = TonTestState {
@@ -132,7 +132,12 @@ async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
         ..state()
     };
     for (state, amount, code, words) in [
-        (poor, 1, InsufficientFunds, "999999 nanoton"),
+        (
+            poor,
+            1,
+            InsufficientFunds,
+            "has 4575599 nanoton, and 1000000 are",
+        ),
         (frozen, 1, InsufficientGasFee, "frozen"),
         (closed, 1, Unspecified, "signatures"),
         (no_master, 1, Unspecified, "mintAddress: is not the master"),

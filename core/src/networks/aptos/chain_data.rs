@@ -19,12 +19,24 @@ pub struct Queries {
     /// What is to be simulated, where the gas is wanted (the request brings no `maxGasAmount`).
     /// Last of all: [`simulation`] needs the other answers.
     pub simulate: Option<SimulationQuery>,
+    /// What the sender has to have, where nothing is simulated: a payment that fails in a block costs its gas. That it has
+    /// it is looked at before the transaction is built, and no fact.
+    pub pays: Option<CoinAmount>,
     /// The function whose ABI is wanted, where its arguments are in JSON.
     pub abi: Option<FunctionName>,
     /// The number that the request brings: that of the account is not assigned.
     pub sequence_number: Option<u64>,
     /// When the transaction becomes void, where the request says: seconds since the Unix epoch.
     pub expiration_timestamp_secs: Option<u64>,
+}
+
+/// So much of a coin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoinAmount {
+    /// A coin type or fungible asset; `None`: the chain's own coin, which has to be more than this, for the gas.
+    pub coin: Option<String>,
+    /// In its smallest unit.
+    pub amount: u64,
 }
 
 /// A transaction whose gas is to be simulated.

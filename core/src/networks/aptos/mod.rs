@@ -16,7 +16,7 @@ mod tx;
 pub use self::{
     address::{AddressError, parse_address},
     call::JsonCall,
-    chain_data::{Abi, ChainData, FunctionName, PlannedCall, Queries, SimulationQuery},
+    chain_data::{Abi, ChainData, CoinAmount, FunctionName, PlannedCall, Queries, SimulationQuery},
     fee_payer::FeePayer,
     move_types::{AptosCoin, CoinError},
     payload::{AptosAction, AptosMessage, AptosPayload, AptosTransaction},

@@ -8,7 +8,7 @@ use sui_sdk_types::Address;
 use super::{
     address::{parse_address, sender},
     call::JsonCall,
-    chain_data::{ChainData, FunctionName, PlannedCall, Queries, SimulationQuery},
+    chain_data::{ChainData, CoinAmount, FunctionName, PlannedCall, Queries, SimulationQuery},
     move_types::AptosCoin,
     payload::{AptosAction, AptosPayload, AptosTransaction, CHAIN_IDS},
     transfers::{self, CoinTransfer},
@@ -381,8 +381,15 @@ fn queries(transaction: &AptosTransaction) -> Option<Queries> {
         }
         AptosAction::Raw(_) => return None,
     };
+    let pays = match &transaction.action {
+        AptosAction::SendNative { octas, .. } => Some((None, *octas)),
+        AptosAction::SendCoin { coin, amount, .. } => Some((Some(coin.to_string()), *amount)),
+        AptosAction::Call(_) | AptosAction::Raw(_) => None,
+    };
+    let pays = pays.filter(|_| transaction.max_gas_amount.is_some());
     let price = transaction.gas_unit_price;
     Some(Queries {
+        pays: pays.map(|(coin, amount)| CoinAmount { coin, amount }),
         chain_id: transaction.chain_id,
         from: transaction.from.clone(),
         gas_unit_price: price.is_none(),

@@ -400,6 +400,14 @@ impl EvmPayload {
             EvmPayload::Transaction(_) | EvmPayload::Message(_) => None,
         }
     }
+
+    /// Whether nodes are asked neither for gas nor for prices: nobody estimates then whether it passes.
+    pub fn brings_gas(&self) -> bool {
+        let EvmPayload::Transaction(transaction) = self else {
+            return false;
+        };
+        transaction.gas.as_ref().is_some_and(EvmGas::is_complete)
+    }
 }
 
 impl EvmMessage {

@@ -14,6 +14,30 @@ pub struct Queries {
     pub destination: Option<String>,
     /// How soon a ledger should have it, for the fee that is offered.
     pub level: FeeLevel,
+    /// What the transaction moves: whether accounts have it is looked at before it is built ([`Queries::check_means`]),
+    /// and no fact.
+    pub moves: Moves,
+}
+
+/// What a transaction moves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Moves {
+    /// Stroops, to [`Queries::destination`].
+    Lumens(u64),
+    /// An issued asset.
+    Asset {
+        /// `CODE:ISSUER`.
+        asset: String,
+        /// Units of 10^-7.
+        amount: u64,
+        /// The account (`G...`) that gets it.
+        to: String,
+    },
+    /// Nothing: the account is to have a trust line.
+    Trust {
+        /// `CODE:ISSUER`.
+        asset: String,
+    },
 }
 
 /// What a Stellar node said.

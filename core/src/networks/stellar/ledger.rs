@@ -3,17 +3,17 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use stellar_xdr::{
-    AccountId, AlphaNum4, AlphaNum12, AssetCode, ChangeTrustResult, CreateAccountResult,
-    FeeBumpTransactionInnerTx, InnerTransactionResultResult, LedgerBounds, LedgerEntryData,
-    LedgerKey, LedgerKeyAccount, LedgerKeyTrustLine, Limits, OperationResult, OperationResultTr,
-    PaymentResult, Preconditions, PublicKey, ReadXdr, TimeBounds, TransactionEnvelope,
-    TransactionResult, TransactionResultCode, TransactionResultResult, TrustLineAsset, Uint256,
-    WriteXdr,
+    AccountEntry, AccountEntryExt, AccountEntryExtensionV1Ext, AccountId, AlphaNum4, AlphaNum12,
+    AssetCode, ChangeTrustResult, CreateAccountResult, FeeBumpTransactionInnerTx,
+    InnerTransactionResultResult, LedgerBounds, LedgerEntryData, LedgerKey, LedgerKeyAccount,
+    LedgerKeyTrustLine, Limits, OperationResult, OperationResultTr, PaymentResult, Preconditions,
+    PublicKey, ReadXdr, TimeBounds, TransactionEnvelope, TransactionResult, TransactionResultCode,
+    TransactionResultResult, TrustLineAsset, TrustLineEntryExt, Uint256, WriteXdr,
 };
 
 use super::{
     address::IssuedAsset,
-    envelope::{self, MAX_BYTES, MAX_DEPTH},
+    envelope::{self, ACCOUNT_ENTRIES, BASE_RESERVE, MAX_BYTES, MAX_DEPTH},
 };
 use crate::fault::{ExecuteCode, Fault};
 
@@ -22,6 +22,8 @@ const LIMITS: Limits = Limits {
     depth: MAX_DEPTH,
     len: 2 * MAX_BYTES,
 };
+/// The flag of a trust line that its issuer lets be used.
+const AUTHORIZED: u32 = 1;
 /// Characters of the name of a failure.
 const MAX_NAME: usize = 80;
 
@@ -61,8 +63,24 @@ pub fn trust_line_key(account: &AccountId, asset: &IssuedAsset) -> Result<String
 pub struct LedgerAccount {
     /// The last sequence number that it used.
     pub sequence: u64,
-    /// Stroops; those that it has to keep as its reserve are in it.
+    /// Stroops; those that it has to keep are in it.
     pub balance: u64,
+    /// Those that it can send, and pay fees with: without its reserve, and without what its offers hold.
+    pub spendable: u64,
+}
+
+/// A trust line in a ledger, in units of 10^-7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LedgerTrustLine {
+    /// What is on it.
+    pub balance: u64,
+    /// Of that, what its account can send: the rest is held by offers.
+    pub spendable: u64,
+    /// How much more it takes.
+    pub room: u64,
+    /// Whether the issuer lets it be used.
+    pub is_authorized: bool,
 }
 
 /// Reads the entry of an account; `None` when it is not the one of this key.
@@ -71,17 +89,52 @@ pub fn read_account(key: &str, entry: &str) -> Option<LedgerAccount> {
         LedgerEntryData::Account(entry) => Some(LedgerAccount {
             sequence: u64::try_from(entry.seq_num.0).ok()?,
             balance: u64::try_from(entry.balance).ok()?,
+            spendable: not_negative(entry.balance.saturating_sub(kept(&entry))),
         }),
         _ => None,
     }
 }
 
-/// Reads how much of its asset is on a trust line; `None` when it is not the one of this key.
-pub fn read_trust_line(key: &str, entry: &str) -> Option<u64> {
-    match read_entry(key, entry)? {
-        LedgerEntryData::Trustline(entry) => u64::try_from(entry.balance).ok(),
-        _ => None,
-    }
+/// What an account has to keep, in stroops: its reserve, and what its offers hold.
+fn kept(account: &AccountEntry) -> i64 {
+    let more = match &account.ext {
+        AccountEntryExt::V0 => None,
+        AccountEntryExt::V1(more) => Some(more),
+    };
+    let (for_others, by_others) = match more.map(|more| &more.ext) {
+        Some(AccountEntryExtensionV1Ext::V2(counts)) => {
+            (counts.num_sponsoring, counts.num_sponsored)
+        }
+        Some(AccountEntryExtensionV1Ext::V0) | None => (0, 0),
+    };
+    ACCOUNT_ENTRIES
+        .saturating_add(account.num_sub_entries.into())
+        .saturating_add(for_others.into())
+        .saturating_sub(by_others.into())
+        .saturating_mul(BASE_RESERVE)
+        .saturating_add(more.map_or(0, |more| more.liabilities.selling))
+}
+
+fn not_negative(amount: i64) -> u64 {
+    amount.max(0).unsigned_abs()
+}
+
+/// Reads a trust line; `None` when it is not the one of this key.
+pub fn read_trust_line(key: &str, entry: &str) -> Option<LedgerTrustLine> {
+    let LedgerEntryData::Trustline(entry) = read_entry(key, entry)? else {
+        return None;
+    };
+    let (buying, selling) = match &entry.ext {
+        TrustLineEntryExt::V0 => (0, 0),
+        TrustLineEntryExt::V1(more) => (more.liabilities.buying, more.liabilities.selling),
+    };
+    let room = entry.limit.saturating_sub(entry.balance);
+    Some(LedgerTrustLine {
+        balance: u64::try_from(entry.balance).ok()?,
+        spendable: not_negative(entry.balance.saturating_sub(selling)),
+        room: not_negative(room.saturating_sub(buying)),
+        is_authorized: entry.flags & AUTHORIZED != 0,
+    })
 }
 
 fn read_entry(key: &str, entry: &str) -> Option<LedgerEntryData> {

@@ -9,13 +9,15 @@ mod build;
 mod chain_data;
 mod envelope;
 pub mod ledger;
+mod means;
 pub(super) mod payload;
 mod rules;
 
 pub use self::{
     address::{AddressError, AssetError, IssuedAsset, parse_account, parse_address},
-    chain_data::{ChainData, Queries},
+    chain_data::{ChainData, Moves, Queries},
     envelope::{EnvelopeError, MAX_BYTES, NETWORK_ID, calls_contract},
+    means::TrustLineKeys,
     payload::{StellarAction, StellarCustom, StellarPayload, StellarTransaction},
     rules::Stellar,
 };

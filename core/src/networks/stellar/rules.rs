@@ -10,7 +10,7 @@ use stellar_strkey::ed25519::PublicKey;
 use super::{
     address::{IssuedAsset, account_key, parse_account, parse_address},
     build::build,
-    chain_data::{ChainData, Queries},
+    chain_data::{ChainData, Moves, Queries},
     envelope, ledger,
     payload::{StellarAction, StellarPayload, StellarTransaction},
 };
@@ -88,6 +88,7 @@ impl NetworkRules for Stellar {
                 StellarAction::SendAsset { .. } | StellarAction::ChangeTrust { .. } => None,
             },
             level: transaction.level.unwrap_or_default(),
+            moves: moves(&transaction.action),
         })
     }
 
@@ -238,6 +239,21 @@ impl NetworkRules for Stellar {
             .max_ledger
             .map(|ledger| ChainMoment::at_height(ledger.into()));
         Ok(time.or(ledger))
+    }
+}
+
+/// Amounts are more than 0.
+fn moves(action: &StellarAction) -> Moves {
+    match action {
+        StellarAction::SendNative { amount, .. } => Moves::Lumens(amount.unsigned_abs()),
+        StellarAction::SendAsset { to, asset, amount } => Moves::Asset {
+            asset: asset.to_string(),
+            amount: amount.unsigned_abs(),
+            to: to.clone().account_id().to_string(),
+        },
+        StellarAction::ChangeTrust { asset } => Moves::Trust {
+            asset: asset.to_string(),
+        },
     }
 }
 

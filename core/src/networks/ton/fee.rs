@@ -107,6 +107,11 @@ impl TransferPrices {
         ))
     }
 
+    /// All of it.
+    pub const fn transfer(&self) -> u128 {
+        self.gas * TRANSFER_GAS + self.carriage
+    }
+
     /// Whether they are within what the highest fee of a transaction is reckoned with.
     pub fn is_credible(&self) -> bool {
         let most = Self::MAINNET;

@@ -33,16 +33,25 @@ fn needs__should_ask_for_the_sender_and_who_may_have_to_be_created() {
         networks::Queries::Stellar(queries) => queries,
         other => panic!("{other:?}"),
     };
-    let wanted = |destination: Option<&str>| Queries {
+    let wanted = |destination: Option<&str>, moves| Queries {
         from: from(),
         destination: destination.map(Into::into),
         level: FeeLevel::Normal,
+        moves,
     };
-    assert_eq!(asked(&send()), wanted(Some(TO)));
+    let to_one = wanted(Some(TO), Moves::Lumens(25_000_000));
+    assert_eq!(asked(&send()), to_one);
     let account = muxed(MUXED).account_id().to_string();
-    assert_eq!(asked(&send_to(MUXED, "1").unwrap()), wanted(Some(&account)));
-    assert_eq!(asked(&send_asset()), wanted(None));
-    assert_eq!(asked(&trust()), wanted(None));
+    let to_muxed = wanted(Some(&account), Moves::Lumens(10_000_000));
+    assert_eq!(asked(&send_to(MUXED, "1").unwrap()), to_muxed);
+    let usdc = Moves::Asset {
+        asset: format!("USDC:{ISSUER}"),
+        amount: 1,
+        to: account,
+    };
+    assert_eq!(asked(&send_asset()), wanted(None, usdc));
+    let asset = format!("LONGASSET123:{ISSUER}");
+    assert_eq!(asked(&trust()), wanted(None, Moves::Trust { asset }));
     assert!(STELLAR.is_sequenced(&STELLAR.queries(&trust())));
     let custom = custom(&v1(&from(), vec![native(TO, 1)])).unwrap();
     assert_eq!(STELLAR.queries(&custom), networks::Queries::Nothing);

@@ -42,7 +42,11 @@ fn entries__should_be_those_that_were_asked_for() {
     let entry = base64(&account_entry(TO, 25_000_000));
     let account = read_account(&key, &entry).unwrap();
     assert_eq!(account.sequence, 9_007_199_254_740_993);
-    assert_eq!(account.balance, 25_000_000);
+    // It has a trust line, and keeps three times half a lumen.
+    assert_eq!(
+        (account.balance, account.spendable),
+        (25_000_000, 10_000_000)
+    );
     let other = account_key(&parse_account(ISSUER).unwrap()).unwrap();
     let negative = base64(&account_entry(TO, -1));
     for (key, entry) in [
@@ -75,7 +79,12 @@ fn trust_lines__should_be_told_apart_by_code_and_issuer() {
             flags: 1,
             ext: TrustLineEntryExt::V0,
         });
-        assert_eq!(read_trust_line(&key, &base64(&entry)), Some(77));
+        let line = read_trust_line(&key, &base64(&entry)).unwrap();
+        assert_eq!((line.balance, line.spendable), (77, 77));
+        assert_eq!(
+            (line.room, line.is_authorized),
+            (i64::MAX as u64 - 77, true)
+        );
         assert_eq!(read_account(&key, &base64(&entry)), None);
         let other = IssuedAsset::new(code, TO).unwrap();
         let other = trust_line_key(&owner, &other).unwrap();

@@ -3,6 +3,7 @@
 mod built;
 mod custom;
 mod ledgers;
+mod means;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use proptest::prelude::*;
