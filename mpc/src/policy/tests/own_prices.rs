@@ -46,6 +46,44 @@ fn rates_that_bitcoin_requests_name__should_have_a_ceiling() {
     refused(&own, bitcoin_at(20), "price: ");
 }
 
+#[test]
+fn prices_that_sui_requests_name__should_have_a_ceiling() {
+    let pay = |price: u64| {
+        let kind = WireKind::SuiSendNative(wire::SuiSendNative {
+            recipients: vec![],
+            from: sender(Network::Sui),
+            to: format!("0x{}", "22".repeat(32)),
+            value: "5".into(),
+            gas_fee: Some(wire::SuiGas {
+                budget: Some("100000000".into()),
+                price: Some(price.to_string()),
+            }),
+        });
+        let facts = sui::ChainData {
+            reference_gas_price: None,
+            gas_used: None,
+            sui_coins: vec![sui::CoinObject {
+                object_id: format!("0x{}", "11".repeat(32)),
+                version: 5,
+                digest: bs58::encode([7; 32]).into_string(),
+                balance: 2_000_000_000,
+                origin: None,
+            }],
+            sui_address_balance: 0,
+            coins: Vec::new(),
+            coin_address_balance: 0,
+            required: Vec::new(),
+            validity: None,
+        };
+        order(Network::Sui, &kind, ChainData::Sui(facts))
+    };
+    let none = Policy::default();
+    allowed(&none, pay(80_000));
+    let dear = "price: is 80001 MIST per unit of gas by the request";
+    refused(&none, pay(80_001), dear);
+    allowed(&policy("most_own_price.sui = \"80001\""), pay(80_001));
+}
+
 /// A transaction that was made elsewhere: SetComputeUnitLimit and SetComputeUnitPrice, as often as it has prices.
 fn solana_transaction(units: u32, prices: &[u64]) -> String {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
