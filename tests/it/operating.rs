@@ -124,7 +124,8 @@ async fn status__should_say_by_its_exit_code_whether_the_cluster_signs() {
     // What failed is told without what it was about.
     let (api, vault) = (&cluster.api, json_vault(&cluster));
     let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
-    let message = json!({"rawMessage": {"from": from, "content": "aGVsbG8="}});
+    let message = json!({"rawMessage": {"from": from, "content": "aGVsbG8=",
+        "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
     let uuid = api.create(message).await;
     let out = eventually("the request has failed", async || {
         let (_, out, _) = status(&cluster, &[]);

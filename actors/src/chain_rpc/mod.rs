@@ -229,6 +229,9 @@ pub enum ChainError {
     Unknown(String),
     /// The node answered that it cannot be.
     Refused(ChainRefusal),
+    /// The wallet has too little for it now. A node may be behind, or an earlier transaction bring it: to be asked again for
+    /// a while.
+    Lacks(ChainRefusal),
 }
 
 impl ChainError {
@@ -248,10 +251,18 @@ impl ChainError {
         Self::refused(fault.message(), fault.execute_code())
     }
 
+    /// The network's rules find that there is too little for it now.
+    fn lacks(fault: &Fault) -> Self {
+        let (reason, code) = (fault.message().to_owned(), fault.execute_code());
+        Self::Lacks(ChainRefusal { reason, code })
+    }
+
     /// Why there was no answer, in words.
     pub fn into_reason(self) -> String {
         match self {
-            Self::Unknown(reason) | Self::Refused(ChainRefusal { reason, .. }) => reason,
+            Self::Unknown(reason)
+            | Self::Refused(ChainRefusal { reason, .. })
+            | Self::Lacks(ChainRefusal { reason, .. }) => reason,
         }
     }
 }
@@ -274,7 +285,7 @@ pub trait ChainClient: Send + Sync {
     /// epoch, is for facts that come of the clock: timestamps, expiration.
     ///
     /// # Errors
-    /// [`ChainError::Refused`] also for what the chain would take the fee of and not do: a payment of more than there is.
+    /// [`ChainError::Lacks`] for what the chain would take the fee of and not do: a payment of more than there is.
     async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
 
     /// Looks whether a transaction can do what its payload says, before anything is signed.

@@ -123,7 +123,7 @@ impl StellarNode {
                 ExecuteCode::InsufficientFunds,
             ));
         };
-        means.map_err(ChainError::cannot_build)?;
+        means.map_err(|fault| ChainError::lacks(&fault))?;
         Ok(ChainData::Stellar(StellarChainData {
             sequence,
             base_fee,

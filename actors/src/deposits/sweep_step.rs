@@ -286,7 +286,7 @@ impl SweptWallet {
         let plan = match spending.plan().await {
             Ok(plan) => plan,
             Err(ChainError::Unknown(reason)) => return Err(Fault::unavailable(reason)),
-            Err(ChainError::Refused(refusal)) => {
+            Err(ChainError::Refused(refusal) | ChainError::Lacks(refusal)) => {
                 let reason = PauseReason::Unavailable(refusal.reason);
                 return self.pause(stored, reason).await;
             }

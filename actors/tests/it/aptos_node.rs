@@ -192,7 +192,7 @@ fn broadcast_request(now: u64, retried: bool) -> BroadcastRequest {
 
 fn reason(error: ChainError) -> ChainRefusal {
     match error {
-        ChainError::Refused(refusal) => refusal,
+        ChainError::Refused(refusal) | ChainError::Lacks(refusal) => refusal,
         ChainError::Unknown(reason) => panic!("{reason}"),
     }
 }

@@ -1064,7 +1064,7 @@ async fn token_transfers_of_more_than_there_is__should_be_refused_although_they_
         let payload = payload(gas_limit).unwrap();
         match connect(vec![node.url]).preflight(&payload).await {
             Ok(()) => assert!(!is_refused, "{gas_limit:?}"),
-            Err(ChainError::Refused(refusal)) => {
+            Err(ChainError::Lacks(refusal)) => {
                 assert!(is_refused, "{refusal:?}");
                 let expected = "amount: is 78, and the wallet has 77 of this token";
                 assert_eq!(refusal.reason, expected);

@@ -242,6 +242,37 @@ async fn building__should_fail_before_anything_is_signed_where_nodes_say_that_it
     }
 }
 
+/// A node may be behind, and an earlier transaction may bring what is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_wait_for_a_while_where_the_wallet_has_too_little() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 12_000;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let lacks = ChainError::Lacks(ChainRefusal {
+        reason: "amount: is 78, and the wallet has 77".into(),
+        code: ExecuteCode::InsufficientFunds,
+    });
+    *world.evm.preflight.lock().unwrap() = Some(lacks.clone());
+    let waits = create(&gateway, send(&address)).await;
+    let is_told = async || {
+        let said = try_outcome(&gateway, &admin(), &waits.uuid).await;
+        said.is_err_and(|why| why.message().contains("the wallet has 77"))
+    };
+    until(is_told).await;
+    *world.evm.preflight.lock().unwrap() = None;
+    assert_eq!(outcome(&gateway, &waits.uuid).await.error, None);
+
+    let sessions = world.signers.sessions();
+    *world.evm.preflight.lock().unwrap() = Some(lacks);
+    let fails = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &fails.uuid).await.error.unwrap();
+    assert_eq!(code(&error), ErrorCode::InsufficientFunds);
+    assert!(error.message.contains("the wallet has 77"), "{error:?}");
+    assert_eq!(world.signers.sessions(), sessions, "nothing was signed");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn building__should_wait_for_the_node_until_the_deadline() {
     let mut world = World::new();

@@ -349,7 +349,7 @@ async fn stellar_payments_of_more_than_there_is__should_be_refused_before_they_a
         let said = client.chain_data(&moving(destination, moves), 0).await;
         match (said, problem) {
             (Ok(_), None) => {}
-            (Err(ChainError::Refused(refusal)), Some(words)) => {
+            (Err(ChainError::Lacks(refusal)), Some(words)) => {
                 assert!(refusal.reason.starts_with(words), "{refusal:?}");
                 assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
             }
@@ -814,7 +814,7 @@ async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_q
         let next = connect(vec![node.url]).next_number(FROM, since).await;
         let next = next.map_err(|error| match error {
             ChainError::Unknown(_) => (),
-            ChainError::Refused(refusal) => panic!("{refusal:?}"),
+            refused => panic!("{refused:?}"),
         });
         assert_eq!(next, expected, "{ledger} {since}");
     }

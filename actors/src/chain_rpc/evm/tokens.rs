@@ -127,8 +127,8 @@ impl EvmNode {
         };
         if parse_u256(&has).is_ok_and(|has| has < amount) {
             let problem = format!("is {amount}, and the wallet has {has} of this token");
-            return Err(ChainError::cannot_build(
-                Fault::field("amount", problem).with_execute_code(ExecuteCode::InsufficientFunds),
+            return Err(ChainError::lacks(
+                &Fault::field("amount", problem).with_execute_code(ExecuteCode::InsufficientFunds),
             ));
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use covault_core::{fault::Fault, networks::Network, schema::wire::GetBalanceRequest};
 
 use crate::{
-    chain_rpc::{ChainClient, ChainError, ChainKey, ChainRefusal},
+    chain_rpc::{ChainClient, ChainError, ChainKey},
     services::Services,
 };
 
@@ -37,7 +37,7 @@ pub async fn balance(services: &Services, request: &GetBalanceRequest) -> Result
                 "no chain node answered; try again: {reason}"
             )));
         }
-        Err(ChainError::Refused(ChainRefusal { reason, .. })) => reason,
+        Err(ChainError::Refused(refusal) | ChainError::Lacks(refusal)) => refusal.reason,
     };
     // What is refused of the coin too, such as a node of another chain, is not the token's fault.
     if token.is_some() && client.balance(&owner, None).await.is_ok() {

@@ -7,7 +7,7 @@ use covault_core::{
 };
 
 use crate::{
-    chain_rpc::{ChainError, ChainRefusal, FeeEstimate},
+    chain_rpc::{ChainError, FeeEstimate},
     operations::common::balances::{chain, client},
     services::Services,
 };
@@ -32,8 +32,8 @@ pub async fn estimate(
                 "no chain node answered; try again: {reason}"
             )));
         }
-        Err(ChainError::Refused(ChainRefusal { reason, .. })) => {
-            return Err(Fault::unavailable(reason));
+        Err(ChainError::Refused(refusal) | ChainError::Lacks(refusal)) => {
+            return Err(Fault::unavailable(refusal.reason));
         }
     };
     if let Some(problem) = services.chains.estimate_problem(chain, &estimates) {

@@ -221,6 +221,8 @@ pub struct SigningState {
     strangers: Vec<Key>,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     extended_deadline_ms: u64,
+    /// Since when its wallet has had too little for it, by what nodes say; 0 where it has not.
+    lacks_since_ms: u64,
     /// When its chain was asked last, in milliseconds since the Unix epoch.
     asked_ms: u64,
     /// How often its time was over while it only waited for others, and it got new time.
@@ -277,6 +279,7 @@ impl Actor for SigningActor {
             refusal: None,
             strangers: Vec::new(),
             extended_deadline_ms: 0,
+            lacks_since_ms: 0,
             asked_ms: 0,
             renewals: 0,
             repeats: 0,
@@ -355,6 +358,9 @@ impl Actor for SigningActor {
             }
             Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Refused(refusal)))) => {
                 live.give_up(refusal.reason, refusal.code).await?;
+            }
+            Msg::ChainDataArrived(Err(BuildBlocker::Chain(ChainError::Lacks(refusal)))) => {
+                live.wait_for_means(&myself, refusal).await?;
             }
             Msg::ChainDataArrived(Err(BuildBlocker::Wrong(fault))) => {
                 live.build_failed(fault).await?

@@ -28,6 +28,8 @@ pub(super) const MAX_CONTENDED_TRIES: u32 = 4;
 const TRIES_BEFORE_DOUBT: u32 = 5;
 /// How often a request gets new time that has only waited for others: its nodes and signers may never come to it.
 const MAX_RENEWALS: u32 = 30;
+/// The part of its time for which a request that its wallet has too little for is asked about again.
+const LACKS_SHARE: u64 = 6;
 /// Why a request waits that signers, or nodes, have not come to in its time.
 pub(super) const OVERLOADED_SIGNERS: &str = "the signers are overloaded; the request keeps waiting, and requests are signed in the order in which they were \
      accepted";
@@ -70,6 +72,26 @@ impl SigningState {
             return self.give_up(reason, ExecuteCode::Unspecified).await;
         }
         self.let_others_pass(reason).await
+    }
+
+    /// There is too little for it: asks again, for a part of its time. A node may be behind, and an earlier transaction may
+    /// bring it.
+    pub(super) async fn wait_for_means(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        refusal: ChainRefusal,
+    ) -> Result<(), Fault> {
+        let now_ms = self.services.now_ms();
+        if self.lacks_since_ms == 0 {
+            self.lacks_since_ms = now_ms;
+        }
+        let patience_ms = self.services.settings.signing_deadline_ms / LACKS_SHARE;
+        let is_over = now_ms.saturating_sub(self.lacks_since_ms) >= patience_ms;
+        self.tries = self.tries.min(MAX_CONTENDED_TRIES);
+        if is_over || !self.retry_before_deadline(myself)? {
+            return self.give_up(refusal.reason, refusal.code).await;
+        }
+        self.let_others_pass(refusal.reason).await
     }
 
     /// As [`Self::retry_build`], where its turn did not come: when its time is over, it gets new time, as those before

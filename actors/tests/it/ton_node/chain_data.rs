@@ -251,7 +251,7 @@ async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
         match chain_data {
             Ok(_) => assert!(agree),
             Err(ChainError::Unknown(reason)) => assert!(!agree, "{reason}"),
-            Err(ChainError::Refused(refusal)) => panic!("{refusal:?}"),
+            Err(refused) => panic!("{refused:?}"),
         }
     }
 }

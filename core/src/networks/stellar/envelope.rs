@@ -159,10 +159,13 @@ pub(super) fn price(envelope: &TransactionEnvelope) -> u128 {
     u128::from(offered.unsigned_abs()).div_ceil(operations.max(1) as u128)
 }
 
+/// What contracts use; nothing else has a fee beside that of its operations.
 fn resource_fee(envelope: &TransactionV1Envelope) -> i64 {
     match &envelope.tx.ext {
-        TransactionExt::V0 => 0,
-        TransactionExt::V1(contracts) => contracts.resource_fee.max(0),
+        TransactionExt::V1(contracts) if is_contract_call(&envelope.tx.operations) => {
+            contracts.resource_fee.max(0)
+        }
+        TransactionExt::V0 | TransactionExt::V1(_) => 0,
     }
 }
 
@@ -217,8 +220,12 @@ pub fn calls_contract(bytes: &[u8]) -> bool {
     let Ok(TransactionEnvelope::Tx(envelope)) = decode(bytes) else {
         return false;
     };
+    is_contract_call(&envelope.tx.operations)
+}
+
+fn is_contract_call(operations: &[Operation]) -> bool {
     matches!(
-        envelope.tx.operations.as_slice(),
+        operations,
         [Operation {
             body: OperationBody::InvokeHostFunction(_)
                 | OperationBody::ExtendFootprintTtl(_)

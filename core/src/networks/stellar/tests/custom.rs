@@ -299,10 +299,16 @@ fn paid_price__should_be_what_is_offered_beside_the_resources_of_contracts() {
             ..Default::default()
         })
     };
+    let calls = || {
+        vec![by(
+            None,
+            OperationBody::RestoreFootprint(Default::default()),
+        )]
+    };
     let with = |ext, fee| Transaction {
         fee,
         ext,
-        ..tx(&from(), op())
+        ..tx(&from(), calls())
     };
     assert_eq!(price(v0(op())), Some(300));
     assert_eq!(price(tx(&from(), [op(), op()].concat()).into()), Some(150));
@@ -313,6 +319,13 @@ fn paid_price__should_be_what_is_offered_beside_the_resources_of_contracts() {
     // Less than nothing makes no room for more.
     assert_eq!(price(with(resources(-5), 300).into()), Some(300));
     assert_eq!(price(with(resources(301), 300).into()), Some(0));
+    // Only contracts have resources.
+    let ext = resources(301);
+    let plain = Transaction {
+        ext,
+        ..tx(&from(), op())
+    };
+    assert_eq!(price(plain.into()), Some(300));
     // A fee bump pays for one operation more, and for the resources of what is in it.
     let inner = with(resources(1_000_000), 1_000_100);
     assert_eq!(price(bump(&from(), 1_000_301, inner)), Some(151));
