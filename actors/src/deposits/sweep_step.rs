@@ -198,6 +198,11 @@ impl SweptWallet {
             if !last.is_none_or(is_its_turn) {
                 continue;
             }
+            // A token that waits for a moment is to find what it was topped up with.
+            let waits_for = |last: &StoredJob| !last.job.lets_coin_go();
+            if after.is_some() && due.asset.is_none() && last.is_some_and(waits_for) {
+                continue;
+            }
             // The nodes are not asked of what is never swept: anyone can pay a little coin to each wallet.
             let Some(minimum) = self.minimum(due.asset) else {
                 self.forget(due).await?;
@@ -215,8 +220,9 @@ impl SweptWallet {
                 return Ok(false);
             }
             let next = match last {
-                // Its top-up is the wallet's until something was swept: one node that names no balance ends a sweep, too.
-                Some(last) if !matches!(last.job.state, SweepState::Swept { .. }) => {
+                // Its top-up is the wallet's until a token was swept: one node that names no balance ends a sweep, too. On
+                // TRON no node is asked for that.
+                Some(last) if !self.is_certain_end(&last.job) => {
                     last.job.instead(due.asset, now_ms)
                 }
                 last => {
@@ -228,6 +234,15 @@ impl SweptWallet {
             return self.write_at(version, next).await;
         }
         Ok(false)
+    }
+
+    /// Whether it is over in a way that no node alone can pretend.
+    fn is_certain_end(&self, job: &SweepJob) -> bool {
+        match job.state {
+            SweepState::Swept { .. } => true,
+            SweepState::Gone => self.chain == FollowedChain::Tron,
+            _ => false,
+        }
     }
 
     /// What the wallet has after the newest final block that was followed; `None` while that is not known.

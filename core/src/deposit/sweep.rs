@@ -8,7 +8,7 @@
 //! Due | Funded -> Gone                               (something else has sent it away)
 //! ```
 //! One sweep moves one coin or token once: the next request of a step is legal only when the last one is known to have
-//! moved nothing. A wallet is topped up once until something of it was swept, whichever coin or token that is: one that
+//! moved nothing. A wallet is topped up once until a token of it was swept, whichever that is: one that
 //! cannot move leaves its place, and the coin that was sent for its fee, to the next. `Swept` and `Gone` are the end; what
 //! comes later is another sweep.
 
@@ -29,6 +29,9 @@ use crate::{
 const DOMAIN: &[u8] = b"covault sweep request 1\0";
 /// The pauses before something is tried again.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3_600));
+/// How often a token that was topped up is paused before the wallet's coin may go first, and what is left of the top-up
+/// with it: a quarter of an hour.
+const PAUSES_BEFORE_COIN: u32 = 4;
 
 /// One sweep of a deposit wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +44,7 @@ pub struct SweepJob {
     pub began_at_ms: u64,
     /// How many requests were made for it.
     pub requests: u32,
-    /// What the wallet was topped up with since something of it was last swept; `None`: it was not.
+    /// What the wallet was topped up with since a token of it was last swept; `None`: it was not.
     pub top_up: Option<TopUp>,
     /// How much the last top-up would have been that never came, in the smallest unit, big-endian: the next one is the same
     /// where it is still enough, so that the two are known for one payment.
@@ -220,7 +223,8 @@ impl SweepJob {
         }
     }
 
-    /// The sweep that follows one that is over, or the first of a wallet; `every_ms` is how long a round is.
+    /// The sweep that follows one that is over, or the first of a wallet; `every_ms` is how long a round is. What a token was
+    /// topped up with stays its top-up when only the coin was swept: one that cannot move would get one after the other.
     pub fn following(
         last: Option<&Self>,
         asset: Option<Account>,
@@ -230,7 +234,13 @@ impl SweepJob {
         let Some(last) = last else {
             return Self::new(1, asset, now_ms);
         };
-        let next = Self::new(last.number.saturating_add(1), asset, now_ms);
+        let (top_up, lost_top_up) = last.kept_top_up();
+        let next = Self {
+            top_up,
+            lost_top_up,
+            state: waiting(top_up),
+            ..Self::new(last.number.saturating_add(1), asset, now_ms)
+        };
         match last.is_round_over(every_ms, now_ms) {
             true => next,
             false => Self {
@@ -239,6 +249,22 @@ impl SweepJob {
                 ..next
             },
         }
+    }
+
+    /// The top-up that is open after this sweep, and the one that was lost.
+    fn kept_top_up(&self) -> (Option<TopUp>, Option<[u8; 32]>) {
+        let was_swept = matches!(self.state, SweepState::Swept { .. });
+        if was_swept && self.asset.is_some() {
+            return (None, None);
+        }
+        let is_over = |top_up: &TopUp| top_up.asset == self.asset;
+        (self.top_up.filter(|top_up| !is_over(top_up)), self.lost_top_up)
+    }
+
+    /// Whether the wallet's coin may be swept in place of this one, which waits.
+    pub fn lets_coin_go(&self) -> bool {
+        let is_for_token = self.top_up.is_some_and(|top_up| top_up.asset.is_some());
+        !is_for_token || self.pauses >= PAUSES_BEFORE_COIN
     }
 
     /// Whether a coin or token of the wallet may be swept after this sweep: each once in a round of so many milliseconds.

@@ -130,6 +130,54 @@ fn sweep__should_end_when_its_token_has_gone_elsewhere() {
 }
 
 #[test]
+fn top_up__should_not_be_made_again_when_only_the_coin_was_swept() {
+    let every_ms = 1_000;
+    let token = job();
+    let failed = after(token.clone(), &[TOP_UP, ARRIVED, MOVE, LOST], 2_000);
+    let coin = after(failed.instead(None, 3_000), &[MOVE, FINAL], 4_000);
+    // In the same round, and in the next one.
+    for now_ms in [4_100, 9_000] {
+        let again = SweepJob::following(Some(&coin), token.asset, every_ms, now_ms);
+        assert!(!takes(&again, TOP_UP), "topped up in a loop");
+        assert!(takes(&again, MOVE), "with coin that is sent by hand");
+        let swept = after(again, &[MOVE, FINAL], now_ms);
+        let next = SweepJob::following(Some(&swept), token.asset, every_ms, now_ms);
+        assert!(takes(&next, TOP_UP));
+    }
+    // One that is lost stays the same payment.
+    let lost = after(token.clone(), &[TOP_UP, LOST], 2_000);
+    let coin = after(lost.instead(None, 3_000), &[MOVE, FINAL], 4_000);
+    let again = SweepJob::following(Some(&coin), token.asset, every_ms, 4_100);
+    assert_eq!(again.lost_top_up, Some(amount(5)));
+}
+
+#[test]
+fn top_up__should_be_over_with_the_token_that_has_gone() {
+    let topped_up = after(job(), &[TOP_UP, ARRIVED], 2_000);
+    let gone = after(topped_up.clone(), &[NOTHING_LEFT], 3_000);
+    let next = SweepJob::following(Some(&gone), job().asset, 0, 4_000);
+    assert!(takes(&next, TOP_UP));
+    // Not with the coin, nor with another token.
+    for other in [None, Some(Account([8; 20]))] {
+        let blocked = after(topped_up.clone(), &[BLOCKED], 3_000);
+        let gone = after(blocked.instead(other, 3_000), &[NOTHING_LEFT], 3_000);
+        let next = SweepJob::following(Some(&gone), job().asset, 0, 4_000);
+        assert!(!takes(&next, TOP_UP), "{other:?}");
+    }
+}
+
+#[test]
+fn coin__should_wait_a_while_for_the_token_that_was_topped_up() {
+    let mut waits = after(job(), &[TOP_UP, ARRIVED, BLOCKED], 2_000);
+    for _ in 0..3 {
+        assert!(!waits.lets_coin_go());
+        waits = after(waits, &[RETRY, BLOCKED], 3_000);
+    }
+    assert!(waits.lets_coin_go());
+    assert!(after(job(), &[BLOCKED], 2_000).lets_coin_go());
+}
+
+#[test]
 fn top_up__should_be_made_again_when_its_request_was_lost() {
     let job = after(job(), &[TOP_UP, LOST, RETRY], 2_000);
     // The same payment once more.
