@@ -9,7 +9,7 @@ use covault_core::{
         DepositNetwork, SweepRoute, SweepRules,
         transfer::{Account, FollowedChain},
     },
-    fault::{Class, Fault},
+    fault::Fault,
     schema::admin,
     token::ApiToken,
 };
@@ -20,7 +20,7 @@ use crate::{
     commands::caller::Caller,
     leases,
     services::Services,
-    store::{Batch, CommitError, Precondition, rows, sweep_rows},
+    store::{Batch, Precondition, rows, sweep_rows},
 };
 
 /// Most tokens of one sweep token on one chain: all are named in each question about a block.
@@ -120,20 +120,9 @@ pub async fn change(
             AuditChain::Service,
             services.now_ms(),
         )?;
-        match services.store.commit(batch).await {
-            Ok(()) => {}
-            Err(CommitError::Conflict(_)) => {
-                return Err(Fault::new(
-                    Class::Conflict,
-                    "the configuration was changed by another call at the same time; read it again",
-                ));
-            }
-            Err(error) => return Err(error.into()),
-        }
         // With a lower minimum more is to be swept of what is there.
-        if is_swept {
-            reconcile::want(services, asset.chain).await?;
-        }
+        let wanted = is_swept.then_some(asset.chain);
+        reconcile::commit(services, batch, wanted, "the configuration was").await?;
     }
     message_of(services, token).await
 }

@@ -79,7 +79,8 @@ pub async fn entries(
     Ok(entries)
 }
 
-/// What a wallet has by its transfers after a block: for chains whose nodes say nothing of the past.
+/// What a wallet has by its transfers after a block: for chains whose nodes say nothing of the past. `None` where more had
+/// gone than had come after any block: something came unseen, and what came later is not to make up for it.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -88,8 +89,52 @@ pub async fn balance_after(
     chain: FollowedChain,
     of: (Account, Option<Account>, TokenId),
     block: u64,
-) -> Result<U256, Fault> {
-    let entries = entries(services, chain, of, 0).await?;
-    let ledger = ledger([0; 32], &entries, block);
-    Ok(U256::from_be_bytes(ledger.balance()))
+) -> Result<Option<U256>, Fault> {
+    Ok(balance_of(entries(services, chain, of, 0).await?, block))
+}
+
+fn balance_of(mut entries: Vec<LedgerEntry>, to: u64) -> Option<U256> {
+    entries.retain(|entry| entry.block <= to);
+    entries.sort_by_key(|entry| entry.block);
+    let mut ledger = Ledger::default();
+    // Within a block their order is not known.
+    for block in entries.chunk_by(|one, next| one.block == next.block) {
+        for entry in block {
+            ledger.add(entry.is_send, entry.amount);
+        }
+        ledger.balance()?;
+    }
+    ledger.balance().map(U256::from_be_bytes)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books__should_say_nothing_once_more_went_than_came() {
+        let entry = |block, is_send, amount: u64| LedgerEntry {
+            block,
+            is_send,
+            is_fee: false,
+            is_final: true,
+            amount: U256::from(amount).to_be_bytes(),
+        };
+        let unseen = || vec![entry(5, true, 100)];
+        assert_eq!(balance_of(unseen(), 4), Some(U256::ZERO));
+        assert_eq!(balance_of(unseen(), 5), None);
+        for later in [50, 100, 300] {
+            let mut entries = unseen();
+            entries.push(entry(9, false, later));
+            assert_eq!(balance_of(entries, 9), None, "{later}");
+        }
+        // Found by a later look, which names it after the others.
+        let mut entries = unseen();
+        entries.extend([entry(9, false, 100), entry(3, false, 100)]);
+        assert_eq!(balance_of(entries, 9), Some(U256::from(100)));
+        // It came and went in one block.
+        let entries = vec![entry(5, true, 100), entry(5, false, 100)];
+        assert_eq!(balance_of(entries, 5), Some(U256::ZERO));
+    }
 }

@@ -4,7 +4,7 @@
 
 mod wanted;
 
-pub use wanted::{begin, want};
+pub use wanted::{begin, commit};
 
 use std::collections::BTreeMap;
 
@@ -26,6 +26,7 @@ use super::{
     follower::FollowStep,
     known::StoredProgress,
     progress::{FollowError, FollowProgress},
+    routes::Routes,
     start,
 };
 use crate::{
@@ -261,16 +262,20 @@ impl FollowStep<'_> {
         if row.next.is_none() {
             row.is_wanted = false;
         }
+        // Read after the row: what has asked for the round is in them.
+        let routes = Routes::load(self.services, self.chain.network()).await?;
+        let look = self.with_routes(&routes);
         let finalized = ring.finalized().block.number;
-        let (holdings, next) = self.next_holdings(row.next.take(), row.restarts).await?;
+        let (holdings, next) = look.next_holdings(row.next.take(), row.restarts).await?;
         let mut balances = Vec::new();
         for holding in &holdings {
             let of = (holding.account, holding.asset, holding.owner.token);
             let balance = books::balance_after(self.services, self.chain, of, finalized).await?;
-            balances.push(Some(balance.to_be_bytes()));
+            // What its books cannot say is a matter for people, to whom its sweep tells that.
+            balances.push(Some(balance.unwrap_or(U256::MAX).to_be_bytes()));
         }
         let mut batch = Batch::new();
-        for (due, value) in self.due_sweeps(&holdings, &balances).await? {
+        for (due, value) in look.due_sweeps(&holdings, &balances).await? {
             batch.put(due, Precondition::Any, value);
         }
         row.next = next;

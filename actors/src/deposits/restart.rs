@@ -108,6 +108,8 @@ impl FollowStep<'_> {
             let row = ReconciliationRow {
                 restarts: stored.restarts.saturating_add(1),
                 next: None,
+                // A round that it ends was to find what is due.
+                is_wanted: stored.is_wanted || stored.next.is_some(),
                 ..stored.clone()
             };
             batch.put(books.clone(), expect_books, rows::encode(&row)?);

@@ -7,7 +7,7 @@ use covault_core::{
         SweepRoute, SweepRules,
         transfer::{Account, DepositAddress, FollowedChain},
     },
-    fault::{Class, Fault},
+    fault::Fault,
     schema::admin,
     wallet::{Wallet, WalletStatus},
 };
@@ -17,7 +17,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     commands::caller::Caller,
     services::Services,
-    store::{Batch, CommitError, Precondition, deposit_rows, rows, sweep_rows},
+    store::{Batch, Precondition, deposit_rows, rows, sweep_rows},
 };
 
 /// The only method by which fees of tokens are paid.
@@ -138,20 +138,9 @@ pub async fn change(
         .fact("maxWaitSeconds", rules.max_wait_s)
         .fact("everySeconds", rules.every_s)
         .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
-        match services.store.commit(batch).await {
-            Ok(()) => {}
-            Err(CommitError::Conflict(_)) => {
-                return Err(Fault::new(
-                    Class::Conflict,
-                    "the rules were changed by another call at the same time; read them again",
-                ));
-            }
-            Err(error) => return Err(error.into()),
-        }
         // What was paid before it was swept is not noted yet.
-        if rules.enabled && !before.enabled {
-            reconcile::want(services, chain).await?;
-        }
+        let wanted = (rules.enabled && !before.enabled).then_some(chain);
+        reconcile::commit(services, batch, wanted, "the set of rules was").await?;
     }
     message_of(services, chain, &rules).await
 }

@@ -208,13 +208,16 @@ impl SweptWallet {
                 self.forget(due).await?;
                 continue;
             };
-            // A token that does not say what there is of it does not hold up the others.
-            let Some(balance) = self.final_balance(due.asset).await? else {
-                continue;
-            };
-            if balance.is_zero() || balance < minimum {
-                self.forget(due).await?;
-                continue;
+            match self.final_balance(due.asset).await? {
+                // Its books are wrong: it begins, and says that it waits for people.
+                None if self.chain == FollowedChain::Tron => {}
+                // A token that does not say what there is of it does not hold up the others.
+                None => continue,
+                Some(balance) if balance.is_zero() || balance < minimum => {
+                    self.forget(due).await?;
+                    continue;
+                }
+                Some(_) => {}
             }
             if after == Some(due.asset) {
                 return Ok(false);
@@ -258,7 +261,7 @@ impl SweptWallet {
         if self.chain == FollowedChain::Tron {
             let (of, block) = ((self.account, asset, self.token), cursor.finalized.number);
             let balance = books::balance_after(&self.services, self.chain, of, block).await?;
-            return Ok(Some(balance));
+            return Ok(balance);
         }
         let Some((_, client)) = self.services.chains.follow(self.chain) else {
             return Ok(None);
@@ -386,8 +389,18 @@ impl SweptWallet {
         Ok(())
     }
 
-    /// Whether reconciliation has found less than there must be.
+    /// Whether reconciliation has found less than there must be, or the books more that went than came.
     async fn is_unexplained(&self, asset: Option<Account>) -> Result<bool, Fault> {
+        if self.chain == FollowedChain::Tron && self.final_balance(asset).await?.is_none() {
+            let (chain, address) = (self.chain, self.address());
+            let token = asset.map(|asset| asset.text(chain.network()));
+            tracing::error!(
+                %chain, address, token = token.unwrap_or_default(),
+                "a deposit wallet has sent more than is known to have come; look for what it was paid with covault deposits \
+                 rescan"
+            );
+            return Ok(true);
+        }
         for asset in [asset, None] {
             let key = deposit_rows::balance(self.chain, self.account, asset);
             let found = self.services.load::<BalanceRow>(&key).await?;

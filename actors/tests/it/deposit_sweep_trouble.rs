@@ -382,17 +382,23 @@ async fn unreadable_rows__should_hold_up_neither_other_wallets_nor_the_follower(
     assert_eq!(sent(&anvil, &waiting).await, 0);
 }
 
-/// A store whose power goes at the first commit with a sweep, before it or right after.
+/// A store whose power goes at the first commit with a row of a kind, such as a sweep, before it or right after.
 pub struct SweepCut {
     inner: Arc<dyn Store>,
+    space: KeySpace,
     is_before: bool,
     is_off: AtomicBool,
 }
 
 impl SweepCut {
     pub fn new(inner: &Arc<dyn Store>, is_before: bool) -> Arc<Self> {
+        Self::at(inner, KeySpace::Sweep, is_before)
+    }
+
+    pub fn at(inner: &Arc<dyn Store>, space: KeySpace, is_before: bool) -> Arc<Self> {
         Arc::new(Self {
             inner: Arc::clone(inner),
+            space,
             is_before,
             is_off: AtomicBool::new(false),
         })
@@ -411,7 +417,7 @@ impl StoreDouble for SweepCut {
 
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let mut writes = batch.writes().iter();
-        let is_step = writes.any(|write| write.key.space == KeySpace::Sweep);
+        let is_step = writes.any(|write| write.key.space == self.space);
         let was_off = match is_step {
             true => self.is_off.swap(true, Ordering::SeqCst),
             false => self.is_off.load(Ordering::SeqCst),

@@ -146,6 +146,8 @@ pub struct Bank {
     pub loses: bool,
     /// It says that all energy is so many times as much.
     pub energy_times: u64,
+    /// It says that a call takes so much energy, whatever it takes.
+    pub says_energy: Option<u64>,
     number: u8,
 }
 
@@ -270,6 +272,22 @@ impl Bank {
         });
     }
 
+    /// USDT that nobody sees come, and the next block sends on.
+    pub fn pay_unseen(&mut self, who: &str, amount: u64, on: &str) {
+        self.number += 1;
+        self.trx.insert(account(who), 100_000_000);
+        self.usdt.insert(account(who), amount);
+        self.pending.push(Sent {
+            id: hex::encode([self.number; 32]),
+            from: account(who),
+            to: account(on),
+            amount,
+            is_usdt: true,
+            fee_limit: 100_000_000,
+            expires_ms: u64::MAX,
+        });
+    }
+
     /// Coin that is there from the beginning.
     pub fn endow(&mut self, of: &str, sun: u64) {
         self.trx.insert(account(of), sun);
@@ -291,7 +309,7 @@ impl Bank {
             return json!({"result": {"result": true, "message": hex::encode("REVERT opcode executed")},
                 "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]}});
         }
-        said(self.energy(who), 1)
+        said(self.says_energy.unwrap_or_else(|| self.energy(who)), 1)
     }
 
     fn take(&mut self, body: &Value) -> Value {

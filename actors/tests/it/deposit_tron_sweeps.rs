@@ -11,6 +11,7 @@ use covault_actors::{
     operations::{
         AddSweepAsset, ConfigureSweep, CreateDepositWallet, GetSweepStatus, SetSweepRules,
     },
+    store::KeySpace,
 };
 use covault_core::{
     networks::Network,
@@ -251,7 +252,7 @@ async fn tron_sweeps__should_activate_what_got_only_tokens_and_move_all_to_the_u
     assert_eq!(shop.trx(&coin), 0);
     // As much as the top-up, and not what the new account costs once more.
     let energy = 130_285 * ENERGY_PRICE;
-    let top_up = energy + energy / 4 + 350_000;
+    let top_up = energy * 21 / 10 + 350_000;
     shop.bank().endow(&shop.gas_wallet, top_up + ACTIVATION - 1);
     shop.world.pass(PAUSE_MS);
     shop.settle().await;
@@ -409,6 +410,89 @@ async fn tron_sweep__should_be_made_once_when_the_process_ends_before_and_after_
     assert_eq!(ends, 10);
     assert_eq!(shop.sent(&shop.gas_wallet), (1, 0));
     assert_eq!(shop.sent(&tokens), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_names_too_little_energy__should_not_empty_the_gas_wallet() {
+    let shop = TronShop::open().await;
+    shop.enable(true).await;
+    let address = shop.deposit_wallet("order-1").await;
+    shop.bank().endow(&shop.gas_wallet, 200 * TRX);
+    shop.bank().pay(&address, 5 * TRX, false);
+    shop.bank().pay(&address, 300, true);
+    shop.until("the token is topped up", async |shop| {
+        let sent = shop.sent(&shop.gas_wallet).0;
+        sent == 1 || shop.trx(TREASURY) > 0
+    })
+    .await;
+    // What burns all that it may, and moves nothing.
+    shop.bank().says_energy = Some(40_000);
+    shop.until("the coin is swept", async |shop| {
+        let sweep = shop.sweep_of(&address).await;
+        if sweep.is_some_and(|sweep| sweep.state == "paused") {
+            shop.world.pass(PAUSE_MS);
+        }
+        shop.trx(TREASURY) > 0
+    })
+    .await;
+    for _ in 0..40 {
+        let sweep = shop.sweep_of(&address).await;
+        if sweep.is_some_and(|sweep| sweep.state == "paused") {
+            shop.world.pass(PAUSE_MS);
+        }
+        shop.mine();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(shop.sent(&shop.gas_wallet), (1, 0), "topped up in a loop");
+    assert_eq!(shop.usdt(&address), 300);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_due__should_be_found_though_the_process_ends_as_sweeping_is_switched_on() {
+    let mut shop = TronShop::open().await;
+    let coin = shop.deposit_wallet("order-1").await;
+    shop.bank().pay(&coin, 5 * TRX, false);
+    shop.until("it is final", async |shop| {
+        shop.receiver.events().len() >= 2
+    })
+    .await;
+    shop.gateway.stop().await;
+    let store = SweepCut::at(&shop.world.store, KeySpace::SweepRules, false);
+    let no_follower = ChainClients::default();
+    shop.gateway = shop.world.start_with(store as _, no_follower).await;
+    let request = SetSweepRulesRequest {
+        token: shop.caller.token.to_string(),
+        network: "TRON".into(),
+        enabled: Some(true),
+        gas_wallet: Some(shop.gas_wallet.clone()),
+        max_gas_price: Some("500".into()),
+        max_top_up: Some((50 * TRX).to_string()),
+        ..Default::default()
+    };
+    let ended = call::<SetSweepRules>(&shop.gateway, &admin(), request).await;
+    ended.unwrap_err();
+    shop.gateway.stop().await;
+    let chains = chains(&shop.world, &shop.url);
+    let store = Arc::clone(&shop.world.store);
+    shop.gateway = shop.world.start_with(store, chains).await;
+    shop.until("TRX is swept", async |shop| shop.trx(TREASURY) == 5 * TRX)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallet_that_sent_more_than_came__should_wait_for_people() {
+    let shop = TronShop::open().await;
+    shop.enable(true).await;
+    let address = shop.deposit_wallet("order-1").await;
+    shop.bank().pay_unseen(&address, 100, TREASURY);
+    shop.settle().await;
+    shop.bank().pay(&address, 100, true);
+    shop.until("it waits", async |shop| {
+        shop.waits_for(&address, "less than its transfers explain")
+            .await
+    })
+    .await;
+    assert_eq!(shop.sent(&shop.gas_wallet), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

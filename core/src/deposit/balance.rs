@@ -52,9 +52,9 @@ impl Ledger {
         *side = side.saturating_add(wide(amount));
     }
 
-    /// What the address has by it, big-endian, all that fits; nothing where more went than came.
-    pub fn balance(&self) -> [u8; 32] {
-        narrow(self.received.saturating_sub(self.sent))
+    /// What the address has by it, big-endian, all that fits; `None` where more went than came: something came unseen.
+    pub fn balance(&self) -> Option<[u8; 32]> {
+        self.received.checked_sub(self.sent).map(narrow)
     }
 
     /// How what is there stands to it.
@@ -125,7 +125,7 @@ mod tests {
         ledger.add(false, amount(5));
         ledger.add(true, amount(12));
         assert_eq!(ledger.compare(amount(3)), Comparison::Equal);
-        assert_eq!(ledger.balance(), amount(3));
+        assert_eq!(ledger.balance(), Some(amount(3)));
         assert_eq!(ledger.compare(amount(7)), Comparison::More(amount(4)));
         assert_eq!(ledger.compare(amount(0)), Comparison::Less(amount(3)));
         // A token may say what it likes.
@@ -138,7 +138,7 @@ mod tests {
         }
         assert_eq!(ledger.compare(amount(3)), Comparison::Equal);
         ledger.add(true, amount(4));
-        assert_eq!(ledger.balance(), amount(0), "more went than came");
+        assert_eq!(ledger.balance(), None, "more went than came");
     }
 
     #[test]

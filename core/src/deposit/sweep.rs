@@ -258,7 +258,10 @@ impl SweepJob {
             return (None, None);
         }
         let is_over = |top_up: &TopUp| top_up.asset == self.asset;
-        (self.top_up.filter(|top_up| !is_over(top_up)), self.lost_top_up)
+        (
+            self.top_up.filter(|top_up| !is_over(top_up)),
+            self.lost_top_up,
+        )
     }
 
     /// Whether the wallet's coin may be swept in place of this one, which waits.

@@ -17,6 +17,9 @@ use crate::{
     },
 };
 
+/// How often a commit is tried beside a follower that compares balances.
+const TRIES: usize = 8;
+
 /// Has all balances of a chain compared by the process that follows it.
 ///
 /// # Errors
@@ -77,22 +80,36 @@ pub(super) async fn stored(
     })
 }
 
-/// Has them compared as soon as they can be, as what is swept was changed: what is to be swept now is found by its balance.
+/// Commits a change of what is swept. With `wanted`, balances of that chain are compared as soon as they can be, which the
+/// same commit says: what is to be swept now is found by its balance, and on TRON by nothing else.
 ///
 /// # Errors
-/// When the store cannot be read or written.
-pub async fn want(services: &Services, chain: FollowedChain) -> Result<(), Fault> {
-    let key = deposit_rows::reconciliation(chain);
-    let (row, expect) = stored(services, &key).await?;
-    let row = ReconciliationRow {
-        is_wanted: true,
-        ..row
-    };
-    let mut batch = Batch::new();
-    batch.put(key, expect, rows::encode(&row)?);
-    match services.store.commit(batch).await {
-        // They are being compared, and will be again within the hour.
-        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
-        Err(error) => Err(error.into()),
+/// [`Class::Conflict`] when another call changes the same, whose words begin with `what`. When the store cannot be read or written.
+pub async fn commit(
+    services: &Services,
+    batch: Batch,
+    wanted: Option<FollowedChain>,
+    what: &str,
+) -> Result<(), Fault> {
+    for _ in 0..TRIES {
+        let mut all = batch.clone();
+        let key = wanted.map(deposit_rows::reconciliation);
+        if let Some(key) = &key {
+            let (row, expect) = stored(services, key).await?;
+            let row = ReconciliationRow {
+                is_wanted: true,
+                ..row
+            };
+            all.put(key.clone(), expect, rows::encode(&row)?);
+        }
+        match services.store.commit(all).await {
+            Ok(()) => return Ok(()),
+            // The follower has gone on with a round at the same time.
+            Err(CommitError::Conflict(conflict)) if Some(&conflict) == key.as_ref() => {}
+            Err(CommitError::Conflict(_)) => break,
+            Err(error) => return Err(error.into()),
+        }
     }
+    let problem = format!("{what} changed by another call at the same time; read it again");
+    Err(Fault::new(Class::Conflict, problem))
 }

@@ -57,7 +57,10 @@ impl SweepSpending<'_> {
             return Ok(pause);
         }
         let coin = self.balance(client, &self.swept.address(), None).await?;
-        if let Some(missing) = cost.missing(coin) {
+        let missing = reserve(&burn).saturating_sub(coin);
+        // What it was topped up with may be enough for less than twice of what is needed by now.
+        let is_ready = self.job.top_up.is_some() && coin >= cost.total();
+        if !missing.is_zero() && !is_ready {
             return match self.topped_up().await? {
                 Some(plan) => Ok(plan),
                 None => self.plan_trx_top_up(client, missing).await,
@@ -132,11 +135,22 @@ fn cost(burn: &TransferBurn) -> GasCost {
     }
 }
 
-/// What the call may burn: with a quarter more energy than it uses now, which is what a top-up pays, too. A call that ends
-/// for want of energy has burnt all of it.
+/// What a wallet is to have before its call is sent: no more is burnt than the call needs, and the rest stays.
+fn reserve(burn: &TransferBurn) -> U256 {
+    let energy = U256::from(with_room(burn.burnt_energy));
+    let burnt = energy.saturating_mul(U256::from(burn.energy_price));
+    burnt.saturating_add(U256::from(burn.on_top))
+}
+
+/// What the call may burn.
 fn fee_limit(burn: &TransferBurn) -> u64 {
-    let energy = burn.energy.saturating_add(burn.energy / 4);
-    energy.saturating_mul(burn.energy_price)
+    with_room(burn.energy).saturating_mul(burn.energy_price)
+}
+
+/// More than twice the energy that a call uses now. It doubles where the target has none of the token by the time that a
+/// block takes it, and a call that ends for want of energy has burnt all of it.
+fn with_room(energy: u64) -> u64 {
+    energy.saturating_mul(21) / 10
 }
 
 #[cfg(test)]
@@ -145,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cost__should_be_what_is_burnt_and_the_limit_a_quarter_more() {
+    fn cost__should_be_what_is_burnt_and_the_limit_enough_for_a_target_without_the_token() {
         let burn = TransferBurn {
             energy: 64_285,
             burnt_energy: 64_285,
@@ -154,17 +168,17 @@ mod tests {
         };
         let sun = |amount: u64| U256::from(amount);
         assert_eq!(cost(&burn).total(), sun(6_778_500));
-        // 64,285 energy at 100 sun and a quarter of it, and the bytes.
-        assert_eq!(cost(&burn).missing(sun(0)), Some(sun(8_385_625)));
-        assert_eq!(cost(&burn).missing(sun(6_778_500)), None);
-        assert_eq!(fee_limit(&burn), 8_035_600);
+        // 64,285 energy at 100 sun, 2.1 times, and the bytes.
+        assert_eq!(reserve(&burn), sun(13_849_800));
+        assert_eq!(fee_limit(&burn), 13_499_800);
+        assert!(fee_limit(&burn) > 130_285 * 100);
         // Energy of its own, or that others have lent it.
         let own = TransferBurn {
             burnt_energy: 0,
             on_top: 0,
             ..burn
         };
-        assert_eq!(cost(&own).missing(sun(0)), None);
-        assert_eq!(fee_limit(&own), 8_035_600);
+        assert_eq!(reserve(&own), sun(0));
+        assert_eq!(fee_limit(&own), 13_499_800);
     }
 }
