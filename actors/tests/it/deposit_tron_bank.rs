@@ -146,8 +146,6 @@ pub struct Bank {
     pub loses: bool,
     /// It says that all energy is so many times as much.
     pub energy_times: u64,
-    /// It says that a call takes so much energy, whatever it takes.
-    pub says_energy: Option<u64>,
     number: u8,
 }
 
@@ -309,7 +307,7 @@ impl Bank {
             return json!({"result": {"result": true, "message": hex::encode("REVERT opcode executed")},
                 "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]}});
         }
-        said(self.says_energy.unwrap_or_else(|| self.energy(who)), 1)
+        said(self.energy(who), 1)
     }
 
     fn take(&mut self, body: &Value) -> Value {
