@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use covault_actors::{
@@ -15,6 +15,7 @@ use covault_actors::{
     testing::{StoreCall, ToldStore},
 };
 use covault_core::schema::admin;
+use tokio::time::Instant;
 
 use crate::{
     backup::back_up,
