@@ -14,7 +14,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
     networks::VerifiedSignatures,
-    order::{NodeId, SigningOrder},
+    order::{ListedNodes, NodeId, SigningOrder},
     port::random_16,
     scheme::Scheme,
     signature::Curve,
@@ -566,7 +566,16 @@ fn said(boot: [u8; 16], at_ms: u64, height: u64, others: &[[u8; 16]]) -> Vec<u8>
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let halted: Vec<u8> = Vec::new();
     let frozen: Vec<VaultId> = Vec::new();
-    let claims = (u64::MAX, height, halted, others.to_vec(), 1_u16, frozen);
+    let listed = ListedNodes::default();
+    let claims = (
+        u64::MAX,
+        height,
+        halted,
+        others.to_vec(),
+        1_u16,
+        frozen,
+        listed,
+    );
     bcs::to_bytes(&(
         "byzantine node",
         at_ms,
@@ -611,7 +620,15 @@ async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
                 Vec<([u8; 8], NodeId)>,
                 AnnouncementTail,
             );
-            type AnnouncementTail = (u64, u64, Vec<u8>, Vec<[u8; 16]>, u16, Vec<VaultId>);
+            type AnnouncementTail = (
+                u64,
+                u64,
+                Vec<u8>,
+                Vec<[u8; 16]>,
+                u16,
+                Vec<VaultId>,
+                ListedNodes,
+            );
             let said: Announced = bcs::from_bytes(&opened.body).unwrap();
             said.3
         };

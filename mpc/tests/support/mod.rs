@@ -25,7 +25,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, SessionId, TokenId, VaultId},
     networks::{ChainData, Network, Payload, VerifiedSignatures, WireKind},
-    order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
+    order::{Generation, KeygenOrder, ListedNodes, NodeId, ReshareOrder, SigningOrder},
     port::{Clock, Entropy, random_16},
     schema::wire,
     scheme::Scheme,
@@ -492,7 +492,8 @@ fn announcement_with(name: &str, at_ms: u64, halted: Vec<u8>) -> Vec<u8> {
     let (leaving, boot, version, keys) = (false, [9_u8; 16], env!("CARGO_PKG_VERSION"), 1_u32);
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let (count, height, others) = (at_ms, 0_u64, Vec::<[u8; 16]>::new());
-    let claims = (count, height, halted, others, 1_u16, Vec::<VaultId>::new());
+    let (frozen, listed) = (Vec::<VaultId>::new(), ListedNodes::default());
+    let claims = (count, height, halted, others, 1_u16, frozen, listed);
     bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans, claims)).unwrap()
 }
 
