@@ -17,8 +17,8 @@ use super::{
     views::{InboxPage, RequestView, Shell},
 };
 
-/// Requests of a page of the inbox.
-pub const INBOX: i64 = 50;
+/// Requests of a page of the inbox: as many as one gesture approves.
+pub const INBOX: i64 = 100;
 
 /// Which requests the inbox lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

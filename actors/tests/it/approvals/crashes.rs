@@ -37,8 +37,11 @@ fn assert_hits_most(accidents: usize, commits: usize) {
     );
 }
 
+/// Who was told that the approval is taken.
+type Told = Arc<std::sync::Mutex<Vec<&'static str>>>;
+
 /// Makes a request and has two persons approve it, as far as the store lets them.
-async fn approved_by_two(world: &World, gateway: &Gateway) -> Result<String, Fault> {
+async fn approved_by_two(world: &World, gateway: &Gateway, told: &Told) -> Result<String, Fault> {
     let from = manual(gateway).await;
     let uuid = try_create(gateway, request(send(&from)), None)
         .await?
@@ -46,8 +49,9 @@ async fn approved_by_two(world: &World, gateway: &Gateway) -> Result<String, Fau
         .uuid;
     let shown = details(gateway, &uuid).await;
     let until = world.clock_ms() + HOUR;
-    for person in &persons()[..2] {
+    for (person, name) in persons().iter().zip(["treasurer", "controller"]) {
         approve(gateway, &uuid, person.approval(&shown, FEE, until)).await?;
+        told.lock().unwrap().push(name);
     }
     Ok(uuid)
 }
@@ -57,8 +61,8 @@ async fn crashes__should_lose_no_approval_and_count_none_twice() {
     let world = World::new();
     let store = FaultyStore::new(Arc::clone(&world.store), usize::MAX, StoreFault::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-    let uuid = approved_by_two(&world, &gateway).await.unwrap();
-    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    let uuid = approved_by_two(&world, &gateway, &Told::default()).await;
+    assert_eq!(outcome(&gateway, &uuid.unwrap()).await.error, None);
     gateway.stop().await;
     let (commits, mut accidents) = (store.commits(), 0);
     for at in 1..=commits {
@@ -68,8 +72,10 @@ async fn crashes__should_lose_no_approval_and_count_none_twice() {
             let store = FaultyStore::new(Arc::clone(&world.store), at, accident);
             let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
             let (running, of_clients) = (gateway.clone(), world.clone());
+            let told = Told::default();
+            let of_people = Arc::clone(&told);
             let clients = async move {
-                let _ = approved_by_two(&of_clients, &running).await;
+                let _ = approved_by_two(&of_clients, &running, &of_people).await;
             };
             accidents += usize::from(until_accident(&store, clients).await);
             gateway.stop().await;
@@ -78,6 +84,9 @@ async fn crashes__should_lose_no_approval_and_count_none_twice() {
             for id in world.requests().await {
                 let uuid = id.to_string();
                 let shown = details(&gateway, &uuid).await;
+                let told = told.lock().unwrap().clone();
+                let has = |name: &&str| shown.approvals.iter().any(|it| it.person == **name);
+                assert!(told.iter().all(has), "{what}: {told:?} {shown:?}");
                 // Both again: what is known is known once.
                 if shown.pending_operation == "approve" {
                     assert_eq!(world.signers.requests(), 0, "{what}");

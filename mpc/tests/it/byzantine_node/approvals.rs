@@ -142,6 +142,14 @@ const LIES: &[(&str, Forgery)] = &[
         let payload = world.payload(false, 4, 1).encode();
         approve_other(ask, |order| order.payload = payload);
     }),
+    // The same payment on another chain.
+    (CHALLENGE, |ask, world| {
+        let payload = world.payload(false, 5, 137).encode();
+        approve_other(ask, |order| match order.network {
+            Network::Evm => order.payload = payload,
+            _ => order.network = Network::SonicSvm,
+        });
+    }),
     (CHALLENGE, |ask, _| {
         approve_other(ask, |order| order.approvals.most_fee += 1);
     }),
