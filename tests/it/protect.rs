@@ -94,9 +94,11 @@ async fn signer__should_open_nothing_outside_its_folder() {
     configure(true);
     let (done, _, err) = outcome_of(&mut command(&["node", "init"]));
     assert!(done, "{err}");
-    // What the node opens in its folder leads out of it.
-    fs::rename(path("data/keyring.age"), path("keyring.age")).unwrap();
-    std::os::unix::fs::symlink(path("keyring.age"), path("data/keyring.age")).unwrap();
+    // What the node opens in its folder leads out of it, and not into that of its configuration.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let keyring = elsewhere.path().join("keyring.age");
+    fs::rename(path("data/keyring.age"), &keyring).unwrap();
+    std::os::unix::fs::symlink(&keyring, path("data/keyring.age")).unwrap();
 
     let is_up = |log: &str| log.contains(": signer node is up");
     configure(false);

@@ -580,6 +580,7 @@ async fn every_row(world: &World) -> Vec<(Key, Vec<u8>)> {
             KeySpace::Lease,
             KeySpace::Member,
             KeySpace::NodeStatus,
+            KeySpace::Overview,
         ];
         if !of_processes.contains(&space) {
             let scan = Scan::prefix(space, &[], 10_000);
