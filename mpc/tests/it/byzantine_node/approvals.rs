@@ -147,7 +147,7 @@ const LIES: &[(&str, Forgery)] = &[
         let payload = world.payload(false, 5, 137).encode();
         approve_other(ask, |order| match order.network {
             Network::Evm => order.payload = payload,
-            _ => order.network = Network::SonicSvm,
+            _ => order.network = Network::Tron,
         });
     }),
     (CHALLENGE, |ask, _| {
