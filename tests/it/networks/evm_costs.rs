@@ -238,7 +238,9 @@ async fn evm_prices__should_have_a_ceiling_whatever_the_node_says() {
     let before = it.anvil.balance(&it.from).await;
     let transaction = it.transaction(it.pay(&Value::Null)).await;
     assert!(tip(&transaction) <= 3 * GWEI, "{transaction}");
-    it.anvil.receipt(transaction["hash"].as_str().unwrap()).await;
+    it.anvil
+        .receipt(transaction["hash"].as_str().unwrap())
+        .await;
     let cost = before - it.anvil.balance(&it.from).await;
     assert!(0 < cost && cost <= 21_000 * 6 * GWEI + 5, "{cost}");
 
