@@ -92,7 +92,7 @@ impl CrashCounter {
         if let Some(disk) = disk {
             disk.lose();
         }
-        eprintln!("@kill {name}");
+        say(&format!("@kill {name}"));
         loop {
             std::thread::park();
         }
@@ -166,6 +166,13 @@ impl redb::StorageBackend for CrashDisk {
     }
 }
 
+/// A line in one write, which a pipe takes as a whole: the process may be killed by another of its threads.
+fn say(line: &str) {
+    io::stderr()
+        .write_all(format!("{line}\n").as_bytes())
+        .unwrap();
+}
+
 /// Run by the test below, with a folder.
 #[test]
 #[ignore = "the child of nonces__should_sign_once_through_kill_9"]
@@ -203,10 +210,10 @@ fn child__should_sign_until_it_is_killed() {
         futures::executor::block_on(kept).unwrap();
     }
     for (id, commitments) in nonces.ready(&of) {
-        eprintln!("@have {id} {}", hex::encode(commitments));
+        say(&format!("@have {id} {}", hex::encode(commitments)));
     }
     steps.pass("ready", None);
-    eprintln!("@ready");
+    say("@ready");
     for line in io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
@@ -236,7 +243,7 @@ fn child__should_sign_until_it_is_killed() {
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                eprintln!("@refused {error}");
+                say(&format!("@refused {error}"));
                 continue;
             }
         };
@@ -250,10 +257,13 @@ fn child__should_sign_until_it_is_killed() {
             .unwrap();
         let output = session.start(&SystemEntropy).unwrap();
         steps.pass("share made", None);
-        eprintln!("@share {}", hex::encode(output.send[0].body.as_slice()));
+        say(&format!(
+            "@share {}",
+            hex::encode(output.send[0].body.as_slice())
+        ));
         steps.pass("share left", None);
     }
-    eprintln!("@steps {}", steps.count.load(Ordering::SeqCst));
+    say(&format!("@steps {}", steps.count.load(Ordering::SeqCst)));
 }
 
 // ---- the parent ----
