@@ -4,14 +4,20 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Someone who sees a vault, its uuid, and requests of it that are too large to be listed together.
-async fn with_large_requests() -> (World, PersonWithPasskey, String, BTreeSet<String>) {
+/// Someone who approves for a vault, its uuid, and the address of a wallet in it.
+async fn with_wallet() -> (World, PersonWithPasskey, String, String) {
     let world = World::new().await;
     let person = world.person("treasurer", "approver", &[]).await;
     let vault = world
         .vault("treasury", 1, &[("treasurer", &person.line)])
         .await;
     let from = world.wallet(&vault, "cash").await;
+    (world, person, vault, from)
+}
+
+/// Someone who sees a vault, its uuid, and requests of it that are too large to be listed together.
+async fn with_large_requests() -> (World, PersonWithPasskey, String, BTreeSet<String>) {
+    let (world, person, vault, from) = with_wallet().await;
     let mut uuids = BTreeSet::new();
     for _ in 0..8 {
         let content = "x".repeat(690_000);
@@ -22,12 +28,7 @@ async fn with_large_requests() -> (World, PersonWithPasskey, String, BTreeSet<St
 
 #[tokio::test]
 async fn pages__should_stay_small_whatever_payments_are_in_them() {
-    let world = World::new().await;
-    let person = world.person("treasurer", "approver", &[]).await;
-    let vault = world
-        .vault("treasury", 1, &[("treasurer", &person.line)])
-        .await;
-    let from = world.wallet(&vault, "cash").await;
+    let (world, person, vault, from) = with_wallet().await;
     let mut uuids = Vec::new();
     for to in 1..=5 {
         uuids.push(world.many_payments(&from, to, 2_000).await);
@@ -142,12 +143,7 @@ async fn history__should_show_a_vault_with_large_requests() {
 
 #[tokio::test]
 async fn history_of_a_status__should_be_pages_of_few_that_leave_nothing_out() {
-    let world = World::new().await;
-    let person = world.person("treasurer", "approver", &[]).await;
-    let vault = world
-        .vault("treasury", 1, &[("treasurer", &person.line)])
-        .await;
-    let from = world.wallet(&vault, "cash").await;
+    let (world, person, vault, from) = with_wallet().await;
     let mut uuids = BTreeSet::new();
     for number in 0..130 {
         uuids.insert(world.message(&from, &format!("{number}"), "").await);
