@@ -154,7 +154,8 @@ deny:
 bench-api:
     cargo bench --bench api
 
-# Five times what signers can do, 2,000 clients, a slow and a stopped signer (25 minutes): flood, both, clients, slow, stopped choose
+# Five times what signers can do, 2,000 clients, a slow and a stopped signer (25 minutes): flood, both, clients, slow, stopped choose,
+# ed25519 and secp256k1 one curve
 bench-crowd *arguments:
     cargo bench --bench crowd -- {{arguments}}
 
