@@ -363,7 +363,11 @@ async fn main() {
             let failures = bench.failures(accepted).await;
             // A machine that others share may have become slower meanwhile.
             let again = bench.closed_loop(&body, BUSY, short).await;
-            line(&format!("{name}: {BUSY} clients again"), &again, Some(&peak));
+            line(
+                &format!("{name}: {BUSY} clients again"),
+                &again,
+                Some(&peak),
+            );
             tokio::time::sleep(Duration::from_secs(60)).await;
             let after = usage::memory_mib(bench.cluster.serve.pid(), "VmRSS");
             println!(
