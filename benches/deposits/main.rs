@@ -57,7 +57,7 @@ fn options() -> Options {
     let mut options = Options {
         rows: BTreeSet::new(),
         addresses: 100_000,
-        blocks: 500,
+        blocks: 2_000,
         wallets: 300,
         postgres: false,
     };

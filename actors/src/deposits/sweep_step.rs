@@ -7,7 +7,7 @@ mod tron_fees;
 
 pub use gas_wallets::GasWallets;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{
     amount::{U256, parse_u256},
@@ -21,6 +21,7 @@ use covault_core::{
     networks::Payload,
     wallet::{Wallet, WalletStatus},
 };
+use parking_lot::Mutex;
 
 use self::fees::{MovePlan, SweepSpending};
 use super::books;
@@ -71,6 +72,25 @@ pub struct SweptWallet {
     pub due: Vec<DueAsset>,
     /// What sweeps have asked the gas wallets for: that of all wallets of a look.
     pub gas_wallets: Arc<GasWallets>,
+    /// What nodes have said in this look.
+    pub said: FinalBalances,
+}
+
+/// What a wallet has of a coin or token after a final block, as nodes said: that never changes, and each step asks for it.
+#[derive(Default)]
+pub struct FinalBalances(Mutex<HashMap<(u64, Option<Account>), U256>>);
+
+impl FinalBalances {
+    /// What there is of a coin or token after a block, where that was said.
+    fn of(&self, block: u64, asset: Option<Account>) -> Option<U256> {
+        self.0.lock().get(&(block, asset)).copied()
+    }
+
+    /// Keeps what a node says, 32 bytes, big-endian.
+    pub fn learn(&self, block: u64, asset: Option<Account>, balance: [u8; 32]) {
+        let balance = U256::from_be_bytes(balance);
+        self.0.lock().insert((block, asset), balance);
+    }
 }
 
 /// A sweep as the store has it.
@@ -113,6 +133,13 @@ impl SweptWallet {
     /// As its network writes it.
     pub fn address(&self) -> String {
         self.account.text(self.chain.network())
+    }
+
+    /// What it may have to sweep, and what the nodes are asked about.
+    pub fn assets(&self) -> impl Iterator<Item = Option<Account>> {
+        let of_rules = self.due.iter().filter(|_| self.rules.enabled);
+        let assets = of_rules.map(|due| due.asset);
+        assets.filter(|asset| self.minimum(*asset).is_some())
     }
 
     /// Whether there is more to do now.
@@ -269,10 +296,17 @@ impl SweptWallet {
         let Some(source) = client.blocks() else {
             return Ok(None);
         };
+        let block = cursor.finalized.number;
+        if let Some(known) = self.said.of(block, asset) {
+            return Ok(Some(known));
+        }
         let question = [(self.account, asset)];
-        let answer = source.balances(cursor.finalized.number, &question).await;
+        let answer = source.balances(block, &question).await;
         let answer = answer.map_err(unavailable)?;
         let balance = answer.balances.first().copied().flatten();
+        if let Some(balance) = balance {
+            self.said.learn(block, asset, balance);
+        }
         Ok(balance.map(U256::from_be_bytes))
     }
 

@@ -24,7 +24,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use super::{
     route,
     sweep_counts::SweepCounts,
-    sweep_step::{DueAsset, GasWallets, SweptWallet},
+    sweep_step::{DueAsset, FinalBalances, GasWallets, SweptWallet},
 };
 use crate::{
     backup::restore,
@@ -44,7 +44,9 @@ use crate::{
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
 /// Wallets that are looked at at the same time: each asks the nodes.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
+/// Balances that one question asks for.
+const BALANCES: usize = 500;
 /// The longest pause between two looks.
 const PAUSE_MS: u64 = 1_000;
 /// How often the log warns of sweeps that wait for too long, in milliseconds.
@@ -143,10 +145,18 @@ impl ChainSweeper {
         }
         let cursor = deposit_rows::cursor(self.chain);
         let cursor = services.load::<CursorRow>(&cursor).await?;
-        let cursor_version = cursor.map_or(0, |(_, version)| version);
+        let cursor_version = cursor.as_ref().map_or(0, |(_, version)| *version);
         let has_new_blocks = cursor_version != self.cursor_version;
         let (wallets, unread) = self.wallets().await?;
         let now_ms = services.now_ms();
+        if let Some((cursor, _)) = cursor {
+            let is_due = |job: &SweepJob| may_go_on(job, has_new_blocks, now_ms);
+            let due = wallets
+                .iter()
+                .filter(|(_, job)| job.as_ref().is_none_or(is_due));
+            let due: Vec<_> = due.map(|(wallet, _)| wallet).collect();
+            self.ask_together(&due, cursor.finalized.number).await;
+        }
         let looked = stream::iter(wallets)
             .map(|(wallet, job)| look_at(wallet, job, has_new_blocks, now_ms).boxed())
             .buffer_unordered(AT_ONCE);
@@ -220,6 +230,7 @@ impl ChainSweeper {
                 rules,
                 due: assets,
                 gas_wallets: Arc::clone(&gas_wallets),
+                said: FinalBalances::default(),
             });
         }
         let mut jobs = Vec::new();
@@ -235,6 +246,34 @@ impl ChainSweeper {
             }
         }
         Ok((wallets.into_iter().zip(jobs).collect(), unread))
+    }
+
+    /// Asks the nodes at once for what all of these have, where each would ask for itself. Whatever is not answered each asks
+    /// again, and tells the error.
+    async fn ask_together(&self, wallets: &[&SweptWallet], block: u64) {
+        let Some((_, client)) = self.vaults.services.chains.follow(self.chain) else {
+            return;
+        };
+        let Some(source) = client.blocks().filter(|source| source.has_balances()) else {
+            return;
+        };
+        let of_each = wallets
+            .iter()
+            .map(|wallet| wallet.assets().map(move |asset| (wallet, asset)));
+        let all: Vec<_> = of_each.flatten().collect();
+        // One alone is as well asked for in its step.
+        for some in all.chunks(BALANCES).filter(|some| some.len() > 1) {
+            let asked = some.iter().map(|(wallet, asset)| (wallet.account, *asset));
+            let asked: Vec<_> = asked.collect();
+            let Ok(answer) = source.balances(block, &asked).await else {
+                return;
+            };
+            for ((wallet, asset), balance) in some.iter().zip(answer.balances) {
+                if let Some(balance) = balance {
+                    wallet.said.learn(block, *asset, balance);
+                }
+            }
+        }
     }
 
     /// Warns of sweeps that wait for too long: once for all of the chain, as there may be thousands.
