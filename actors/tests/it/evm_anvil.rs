@@ -50,6 +50,8 @@ pub enum Way {
     Refused(&'static str),
     /// anvil never gets it, and this is answered.
     Swallowed(Value),
+    /// anvil gets it, and this is answered by what stands before it, with this HTTP status.
+    Busy(u16),
 }
 
 pub struct Anvil {
@@ -123,7 +125,7 @@ impl Anvil {
     }
 
     /// The newest block is gone, and with it and the pool all transactions that are in no other.
-    async fn lose_newest_block(&self) {
+    pub async fn lose_newest_block(&self) {
         self.call("anvil_reorg", json!([1, []])).await;
         self.call("anvil_dropAllTransactions", json!([])).await;
     }
@@ -149,7 +151,7 @@ impl Anvil {
                 call => std::slice::from_ref(call),
             };
             let (mut is_lost, mut held, mut answered) = (false, None, Vec::new());
-            let mut kept = None;
+            let (mut kept, mut busy) = (None, None);
             for call in calls {
                 match way(call) {
                     Way::Open => {}
@@ -162,6 +164,11 @@ impl Anvil {
                     }
                     Way::Swallowed(answer) => {
                         kept = Some(json!({"jsonrpc": "2.0", "id": call["id"], "result": answer}));
+                    }
+                    Way::Busy(status) => {
+                        let error = json!({"code": -32005, "message": "too many requests"});
+                        let said = json!({"jsonrpc": "2.0", "id": call["id"], "error": error});
+                        busy = Some(HttpResponse::json(status, &said));
                     }
                 }
             }
@@ -181,6 +188,9 @@ impl Anvil {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 let said = passed_on.send().await.ok()?.bytes().await.ok()?;
+                if busy.is_some() {
+                    return busy;
+                }
                 let mut said: Value = serde_json::from_slice(&said).ok()?;
                 let answers = match &mut said {
                     Value::Array(answers) => answers.as_mut_slice(),
@@ -202,7 +212,7 @@ impl Anvil {
     }
 
     /// Waits until so many transactions are in its pool that nobody asks for anew.
-    async fn gets_again(&self, world: &World, count: u32) {
+    pub async fn gets_again(&self, world: &World, count: u32) {
         // Some look at a node that has just lost them: only then does time begin to count.
         until(async || {
             world.pass(1_000);
@@ -212,7 +222,7 @@ impl Anvil {
     }
 
     /// A gateway whose chain is at this address.
-    async fn start_on(world: &World, url: &str) -> Gateway {
+    pub async fn start_on(world: &World, url: &str) -> Gateway {
         Self::start_on_all(world, &[url]).await
     }
 
@@ -226,7 +236,7 @@ impl Anvil {
     }
 
     /// A gateway whose chain is at this address, and a wallet in it that can pay.
-    async fn gateway(&self, world: &World, url: &str) -> (Gateway, String) {
+    pub async fn gateway(&self, world: &World, url: &str) -> (Gateway, String) {
         let gateway = Self::start_on(world, url).await;
         let address = self.wallet(&gateway).await;
         (gateway, address)
@@ -243,7 +253,7 @@ impl Anvil {
 }
 
 /// The uuid and the hash of a payment that was sent.
-async fn paid(gateway: &Gateway, address: &str) -> (String, String) {
+pub async fn paid(gateway: &Gateway, address: &str) -> (String, String) {
     let made = create(gateway, send(address)).await.uuid;
     let outcome = outcome(gateway, &made).await;
     assert_eq!(outcome.error, None);

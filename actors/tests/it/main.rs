@@ -111,6 +111,7 @@ mod ton_node;
 mod tracker;
 mod tron_node;
 mod trouble;
+mod unseen;
 mod users;
 mod utxo_double;
 mod wallets;
