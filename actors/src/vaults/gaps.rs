@@ -84,17 +84,6 @@ async fn fill(
     let Some(is_doubted) = is_unused(services, &account, below).await? else {
         return Ok(None);
     };
-    let Some((request, _)) = services.request(request).await? else {
-        return Ok(None);
-    };
-    // The nodes have refused it meanwhile.
-    if matches!(request.state, RequestState::Failed { .. }) {
-        return Ok(None);
-    }
-    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-    let Some(filler) = account.network.rules().gap_filler(&payload) else {
-        return Ok(None);
-    };
     let chain = ChainKey::of(account.network, account.chain_id);
     let next = services.chains.next_number(chain, &account.address).await?;
     // It may have been used long ago.
@@ -105,6 +94,17 @@ async fn fill(
     if is_doubted && next != Some(below) {
         return Ok(None);
     }
+    // After the nodes, who may take their time: once it has failed nothing waits any longer.
+    let Some((request, _)) = services.request(request).await? else {
+        return Ok(None);
+    };
+    if matches!(request.state, RequestState::Failed { .. }) {
+        return Ok(None);
+    }
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let Some(filler) = account.network.rules().gap_filler(&payload) else {
+        return Ok(None);
+    };
     let now_ms = services.now_ms();
     let Some(pause) = next_pause(services, &account, last_fillers, now_ms).await? else {
         return Ok(None);

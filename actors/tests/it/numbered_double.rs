@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -50,6 +51,12 @@ pub struct NumberedDouble {
     pub sleeps_ms: AtomicU64,
     /// When the time of what is built is over, in seconds since the Unix epoch; 0: five minutes after.
     pub ends_s: AtomicU64,
+    /// While true, who asks which number it waits for now gets no answer.
+    pub is_slow: AtomicBool,
+    /// How many wait for that answer.
+    pub waiting: AtomicUsize,
+    /// How often it was asked where transactions are.
+    pub looks: AtomicUsize,
 }
 
 impl NumberedDouble {
@@ -69,6 +76,9 @@ impl NumberedDouble {
             is_blind: AtomicBool::new(false),
             sleeps_ms: AtomicU64::new(0),
             ends_s: AtomicU64::new(0),
+            is_slow: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            looks: AtomicUsize::new(0),
         })
     }
 
@@ -177,7 +187,14 @@ impl ChainClient for NumberedDouble {
         BroadcastOutcome::Accepted
     }
 
-    async fn next_number(&self, _: &str, _: ChainMoment) -> Result<Option<u64>, ChainError> {
+    async fn next_number(&self, _: &str, since: ChainMoment) -> Result<Option<u64>, ChainError> {
+        if since == ChainMoment::ANY {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            while self.is_slow.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
         Ok(Some(self.next()))
     }
 
@@ -186,6 +203,7 @@ impl ChainClient for NumberedDouble {
         transactions: &[TrackedTransaction],
         _now_ms: u64,
     ) -> Vec<Result<TransactionSighting, ChainError>> {
+        self.looks.fetch_add(1, Ordering::SeqCst);
         if self.is_blind.load(Ordering::SeqCst) {
             let silent = |_: &TrackedTransaction| Err(ChainError::Unknown("a node is away".into()));
             return transactions.iter().map(silent).collect();

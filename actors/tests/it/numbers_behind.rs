@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Longer than a transaction of these networks lives.
-const LIFE_MS: u64 = 1_000_000;
+pub const LIFE_MS: u64 = 1_000_000;
 
 /// Until a request has failed, and why.
 pub async fn failed(gateway: &Gateway, uuid: &str) -> String {

@@ -1,21 +1,26 @@
-//! What becomes of a payment while nobody here sees it: behind the word of a node that is too busy, and while the
-//! service is down.
+//! What becomes of a payment while nobody here sees it: behind the word of a node that is too busy, while the service is
+//! down, and while a node thinks about what to say.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-use covault_core::schema::wire::{
-    self, create_signing_request_request::Type as Kind, signing_request, transaction_state::Status,
+use covault_core::{
+    networks::Network,
+    schema::wire::{
+        self, create_signing_request_request::Type as Kind, signing_request,
+        transaction_state::Status,
+    },
 };
 use serde_json::{Value, json};
 
 use crate::{
     evm_anvil::{Anvil, Way, paid},
     keeping_byzantine_node::patient,
-    rebroadcast::noted,
-    tracker::{a_while, until, until_status},
+    numbers_behind::{LIFE_MS, Numbered, failed},
+    rebroadcast::{noted, pass},
+    tracker::{GAP_MS, a_while, fillers, until, until_status},
     world::*,
 };
 
@@ -90,4 +95,26 @@ async fn a_block_that_goes_while_the_service_is_down__should_not_be_shown_when_i
     anvil.mine(128).await;
     until_status(&gateway, &payment, Status::Final).await;
     assert_eq!(anvil.received().await, "0x5", "paid once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gap__should_not_be_filled_for_what_ends_while_a_node_thinks_about_it() {
+    for network in [Network::Stellar, Network::Ton] {
+        let it = Numbered::start(network, World::new()).await;
+        // A node offers a number behind a gap, so that the payment waits for a number that nobody uses.
+        it.chain.overstates.store(1, Ordering::SeqCst);
+        let behind = it.pay().await;
+        until(async || it.chain.looks.load(Ordering::SeqCst) > 0).await;
+        it.chain.is_slow.store(true, Ordering::SeqCst);
+        pass(&it.world, GAP_MS);
+        // Who sends it again, and who looks at the gap.
+        until(async || it.chain.waiting.load(Ordering::SeqCst) == 2).await;
+        pass(&it.world, LIFE_MS);
+        failed(&it.gateway, &behind).await;
+        it.chain.is_slow.store(false, Ordering::SeqCst);
+        a_while().await;
+        let vault = details(&it.gateway, &behind).await.vault_uuid.unwrap();
+        // It would cost a fee, and nothing waits behind it.
+        assert_eq!(fillers(&it.gateway, &vault).await, [], "{network:?}");
+    }
 }
