@@ -1,11 +1,12 @@
-//! The Bitcoin client with a node that lies about what outputs are worth, or what blocks want.
+//! The Bitcoin client with a node that lies about what outputs are worth, or what blocks want, and with one that can tell.
 
 use std::sync::Arc;
 
 use covault_actors::chain_rpc::{
     ChainClient, ChainClients, ChainEndpoints, ChainError, ChainKey, NodeEndpoint,
 };
-use covault_core::networks::{Network, Payload};
+use covault_core::networks::{ChainData, FeeLevel, Network, Payload, bitcoin};
+use serde_json::{Value, json};
 
 use crate::{
     bitcoin_node::{Bitcoind, TestWallet, connect},
@@ -162,6 +163,69 @@ async fn a_price_on_bitcoin__should_be_believed_up_to_a_ceiling_also_that_of_a_c
             let estimates = client.fee_estimates().await.unwrap();
             let problem = chains.estimate_problem(chain, &estimates);
             assert_eq!(problem.is_none(), is_believed, "{lie}: {problem:?}");
+        }
+    }
+}
+
+/// A node that has seen enough blocks to estimate: these rates, in BTC per 1,000 virtual bytes, for 24, 6 and 2 of them.
+async fn estimating(node: &Bitcoind, rates: [f64; 3]) -> NodeEndpoint {
+    let (listener, url) = http_double::listen().await;
+    let honest = node.endpoint().url;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    http_double::serve(listener, move |request| {
+        let asked = http
+            .post(format!("{honest}{}", request.target()))
+            .header("authorization", request.header("authorization").unwrap())
+            .body(request.body.clone());
+        async move {
+            let answer = asked.send().await.unwrap().bytes().await.unwrap();
+            let mut said: Value = serde_json::from_slice(&answer).unwrap();
+            let rate = |call: &Value| {
+                let mut blocks = [24, 6, 2].iter();
+                let level = blocks.position(|blocks| call["params"][0] == *blocks)?;
+                (call["method"] == "estimatesmartfee").then(|| rates[level])
+            };
+            for call in request.json().as_array().into_iter().flatten() {
+                if let Some(rate) = rate(call) {
+                    let mut answers = said.as_array_mut().unwrap().iter_mut();
+                    let answer = answers.find(|one| one["id"] == call["id"]);
+                    answer.unwrap()["result"] = json!({"feerate": rate});
+                }
+            }
+            Some(HttpResponse::json(200, &said))
+        }
+    });
+    NodeEndpoint {
+        url,
+        ..node.endpoint()
+    }
+}
+
+#[tokio::test]
+async fn bitcoin_prices__should_be_of_their_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let wallet = TestWallet::new(23);
+    for (rates, expected) in [
+        ([0.00003, 0.00007, 0.0002], [3, 7, 20]),
+        // In order, whatever the node says, and no less than its mempool takes.
+        ([0.00007, 0.00003, 0.00000001], [7, 7, 7]),
+    ] {
+        let client = connect(vec![estimating(&node, rates).await], 1);
+        let estimates = client.fee_estimates().await.unwrap();
+        let told = estimates.map(|one| (one.price, one.transfer_fee));
+        assert_eq!(told, expected.map(|rate| (rate, 141 * rate)));
+        for level in FeeLevel::ALL {
+            let queries = bitcoin::Queries {
+                from: wallet.address.clone(),
+                inputs: Vec::new(),
+                fee_level: Some(level),
+            };
+            let found = match client.chain_data(&queries.into(), 0).await.unwrap() {
+                ChainData::Bitcoin(found) => found.fee_rate.map(u128::from),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(found, Some(1_000 * level.of(expected)), "{level:?}");
         }
     }
 }
