@@ -224,6 +224,17 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     let request = json!({"messages": [{"address": bouncing_form(to), "amount": "7"}]});
     let (_, reason) = refusal(api, world.custom(&request)).await;
     assert!(reason.contains("where no contract is"), "{reason}");
+    // Its carriage costs more than is known before: a block has it, the number is used and the fee paid, and nothing else.
+    let cargo = node.post("/api/v2/test/cargo", json!({"cells": 60})).await;
+    let (all, orders) = (world.coins(from).await, world.account(from).await.orders);
+    let message =
+        json!({"address": to, "amount": (all - 10_000_000).to_string(), "payload": cargo});
+    fails_on_chain(api, world.custom(&json!({"messages": [message]}))).await;
+    let fees = all - world.coins(from).await;
+    assert!((1..200_000_000).contains(&fees), "{fees}");
+    assert_eq!(world.account(from).await.orders.len(), orders.len() + 1);
+    world.assert_paid(sent).await;
+    world.assert_got(got).await;
     // The rest can be sent.
     let rest = world.coins(from).await - 10_000_000;
     api.sign(world.native(rest)).await;

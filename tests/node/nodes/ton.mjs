@@ -172,6 +172,15 @@ const account = async (text) => {
   return sums;
 };
 
+// What a message can have with it: so many cells, whose carriage costs.
+const cargo = (cells) => {
+  let cell = beginCell().endCell();
+  for (let number = 0; number < cells; number += 1) {
+    cell = beginCell().storeBuffer(Buffer.alloc(120, number)).storeRef(cell).endCell();
+  }
+  return base64(cell);
+};
+
 const give = async (text, amount) => {
   chain.now = now();
   await chain.sendMessage(
@@ -236,6 +245,8 @@ serve(async ({ path, query, json }) => {
       return give(json().address, json().amount);
     case "/test/mint":
       return mint(json().owner, json().amount);
+    case "/test/cargo":
+      return cargo(json().cells);
     case "/test/lose":
       lost = json().count;
       return lost;
