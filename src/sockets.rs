@@ -5,6 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Kept for what needs few: the store, the bus, metrics, files.
 const KEPT: usize = 256;
+/// More than this all chain nodes together do not need: 64 nodes with as many calls as one of them is ever given.
+pub const MOST_OF_CHAIN_NODES: usize = 64 * 128;
 
 /// Whose sockets they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +37,10 @@ impl SocketShares {
     fn of(most: usize) -> Self {
         // Where there is next to nothing, something is left for each of them.
         let left = most.saturating_sub(KEPT).max(most / 4);
+        let chain_nodes = (left / 2).min(MOST_OF_CHAIN_NODES);
         Self {
-            per_listener: (left / 4).max(1),
-            chain_nodes: (left / 2).max(1),
+            per_listener: (left.saturating_sub(chain_nodes) / 2).max(1),
+            chain_nodes: chain_nodes.max(1),
         }
     }
 
@@ -63,6 +66,9 @@ mod tests {
         let usual = SocketShares::of(1024);
         assert_eq!((usual.per_listener, usual.chain_nodes), (192, 384));
         assert_eq!(usual.per_chain_node(12), 32);
+        // Beyond what chain nodes need, all of it is for clients: 5,000 that listen to events are no more than a listener has.
+        let large = SocketShares::of(20_000);
+        assert_eq!((large.per_listener, large.chain_nodes), (5_776, 8_192));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
 use super::{super::config::CheckedRole, Check};
-use crate::{config::Config, files};
+use crate::{config::Config, files, sockets::MOST_OF_CHAIN_NODES};
 
 /// A commit waits for one or two of these.
 const SLOW_WRITE_MS: u128 = 20;
@@ -120,8 +120,10 @@ fn space(folder: &Path) -> Option<Check> {
 /// Two listeners, and calls to chain nodes.
 fn open_files(connections: usize) -> Check {
     let most = getrlimit(Resource::Nofile).maximum;
-    let wanted = u64::try_from(connections).unwrap_or(u64::MAX);
-    let wanted = wanted.saturating_mul(4).saturating_add(OTHER_FILES);
+    let clients = connections.saturating_mul(2);
+    let wanted = clients.saturating_add(clients.min(MOST_OF_CHAIN_NODES));
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    let wanted = wanted.saturating_add(OTHER_FILES);
     let Some(most) = most.filter(|most| *most < wanted) else {
         return Check::ok("open files", "enough for serve.max_connections");
     };
