@@ -107,19 +107,19 @@ bench-claims:
 outside command:
     COVAULT_OUTSIDE='{{command}}' cargo nextest run --workspace --features cggmp24 --test it --run-ignored only --no-capture -E 'test(program_of_others)'
 
-# Calls of the API beside tries to sign in to the console, what open consoles cost, and how soon a browser on 1 MB/s shows a page
+# Calls of the API beside tries to sign in to the console, what open consoles cost, how soon 5,000 listeners hear of an event, and a browser on 1 MB/s shows a page
 bench-console:
     cargo bench --bench console
 
 # What approvals cost a signer: 16 of them, and where a rule asks for none beside a policy without rules
 bench-approvals:
-    cargo bench -p covault-mpc --bench backends -- 'approvals|policy|plain|dkls23_2of3/sign$'
+    cargo bench -p covault-mpc --bench backends -- 'approvals|policy|plain|(dkls23|frost-ed25519)_2of3/sign'
 
 # A page of 100,000 requests that wait for approval, while they are made and after a restart
 bench-waiting:
     cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored only --no-capture -E 'test(pages_of_100_000)'
 
-# How soon 5,000 listeners hear of an event: takes `ulimit -n 30000`
+# How soon 5,000 listeners hear of an event in a debug build (in release: bench-console)
 bench-events:
     LISTENERS="${LISTENERS:-5000}" cargo nextest run --workspace --locked --features cggmp24 --test it --no-capture -E 'test(many_listeners__should)'
 

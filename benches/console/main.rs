@@ -1,9 +1,9 @@
-//! What the console costs: 200 tries a second to sign in beside calls of the API, 500 open consoles, and how soon a
-//! browser on a slow line shows something. `serve` with three `signer` processes, a real Redis, the clients and Chromium share
+//! What the console costs: 200 tries a second to sign in beside calls of the API, 500 open consoles, how soon 5,000 listeners
+//! to `/v1/events` hear of a request, and how soon a browser on a slow line shows something. `serve` with three `signer` processes, a real Redis, the clients and Chromium share
 //! this machine.
 //!
 //! `cargo bench --bench console`. COVAULT_BENCH_SECONDS sets how long each line measures, COVAULT_BENCH_CONSOLES how many
-//! pages are open. Pages of a large store: `cargo bench --bench retention -- --pages`.
+//! pages are open, COVAULT_BENCH_LISTENERS how many listeners there are. Pages of a large store: `cargo bench --bench retention -- --pages`.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -41,7 +41,7 @@ use std::{
 use console_person::ConsolePerson;
 use goals::{GoalTable, percentile};
 use serde_json::{Value, json};
-use support::{TestCluster, base64, free_port};
+use support::{ManyListeners, TestCluster, base64, free_port};
 use usage::cpu_s;
 
 /// Tries to sign in that begin each second.
@@ -58,6 +58,9 @@ const WAITING: u64 = 120;
 const MOST_SLOWER: f64 = 5.0;
 const MOST_OF_A_CORE: f64 = 5.0;
 const PERCENTS: [usize; 3] = [50, 90, 99];
+/// Requests that the listeners hear of, and in how many milliseconds 99 of 100 have to, each time.
+const HEARD: usize = 20;
+const MOST_MS: f64 = 200.0;
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -129,8 +132,32 @@ async fn main() {
     let mut table = GoalTable::default();
     overload(&cluster, &people[0], &from, &mut table).await;
     open_consoles(&cluster, &people, &from, &mut table).await;
+    listeners(&cluster, &from, &mut table).await;
     paints(&cluster, port, &mut table).await;
     table.print();
+}
+
+/// How long after its call was answered listeners to the API's events have heard of a request.
+async fn listeners(cluster: &TestCluster, from: &str, table: &mut GoalTable) {
+    let count = usize::try_from(number("COVAULT_BENCH_LISTENERS", 5_000)).unwrap();
+    let mut many = ManyListeners::start(&cluster.api, count).await;
+    let mut times = Vec::new();
+    for number in 0..HEARD {
+        let content = base64(format!("heard {number}"));
+        let message = json!({"solanaMessage": {"from": from, "content": content}});
+        let (answered, heard) = many.hear(&cluster.api, message).await;
+        let after = |heard: Duration| heard.saturating_sub(answered).as_secs_f64() * 1e3;
+        let mut after: Vec<f64> = heard.into_iter().map(after).collect();
+        after.sort_by(f64::total_cmp);
+        times.push(percentile(&after, 99));
+        // Also of its end, before the next one begins.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    times.sort_by(f64::total_cmp);
+    for (what, percent) in [("median", 50), ("worst", 100)] {
+        let name = format!("{count} listeners hear of a request, p99, {what} of {HEARD}");
+        table.add(&name, percentile(&times, percent), MOST_MS, "ms");
+    }
 }
 
 /// How soon pages are seen by an approver whose inbox is full.

@@ -1,20 +1,8 @@
 //! `GET /v1/events` of the built program: kills, restarts, several processes, many listeners.
 
-use std::{
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use super::support::*;
 
@@ -105,18 +93,6 @@ async fn two_orchestrators__should_tell_each_others_changes_and_take_over_listen
     assert_eq!(vaults_seen.len(), 2);
 }
 
-/// A connection that listens and does not read.
-async fn deaf(api: &ApiClient) -> TcpStream {
-    let address = api.base.strip_prefix("http://").unwrap();
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "GET /v1/events HTTP/1.1\r\nhost: x\r\nx-mtoken: {}\r\n\r\n",
-        api.token
-    );
-    stream.write_all(head.as_bytes()).await.unwrap();
-    stream
-}
-
 /// How many listeners are measured: `LISTENERS=5000` for the figure of docs/events.md.
 fn listeners() -> usize {
     let asked = std::env::var("LISTENERS").ok();
@@ -125,57 +101,16 @@ fn listeners() -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_listeners__should_each_hear_in_time() {
-    let _ = rustix_files();
     let folder = tempfile::tempdir().unwrap();
     let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
     let most = listeners();
-    let mut streams = Vec::new();
-    for _ in 0..most {
-        let mut stream = deaf(&dev.api).await;
-        let mut head = [0; 1024];
-        let read = stream.read(&mut head).await.unwrap();
-        assert!(head[..read].starts_with(b"HTTP/1.1 200"));
-        streams.push(stream);
-    }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let began = Instant::now();
-    let uuid = dev.api.create(message(&from, 0)).await;
-    let answered = began.elapsed();
-    let heard = Arc::new(AtomicUsize::new(0));
-    let waits = streams.into_iter().map(|mut stream| {
-        let (uuid, heard) = (uuid.clone(), Arc::clone(&heard));
-        tokio::spawn(async move {
-            let (mut text, mut piece) = (Vec::new(), [0; 4096]);
-            loop {
-                let read = stream.read(&mut piece).await.unwrap();
-                assert_ne!(read, 0, "closed");
-                text.extend_from_slice(&piece[..read]);
-                if String::from_utf8_lossy(&text).contains(&uuid) {
-                    heard.fetch_add(1, Ordering::SeqCst);
-                    return (began.elapsed(), stream);
-                }
-            }
-        })
-    });
-    let mut times: Vec<_> = join_all(waits)
-        .await
-        .into_iter()
-        .map(|it| it.unwrap().0)
-        .collect();
-    times.sort_unstable();
-    let p99 = times[times.len() * 99 / 100 - 1];
-    let after = p99.saturating_sub(answered);
+    let mut many = ManyListeners::start(&dev.api, most).await;
+    let (answered, heard) = many.hear(&dev.api, message(&from, 0)).await;
+    let p99 = heard[heard.len() * 99 / 100 - 1];
     eprintln!(
-        "{most} listeners: the request was answered after {answered:?}, heard by 99 of 100 {after:?} later, by all after {:?}",
-        times.last().unwrap()
+        "{most} listeners: the request was answered after {answered:?}, heard by 99 of 100 {:?} later, by all after {:?}",
+        p99.saturating_sub(answered),
+        heard.last().unwrap()
     );
-}
-
-/// As many files as this process may open.
-fn rustix_files() -> std::io::Result<std::process::Output> {
-    let pid = std::process::id().to_string();
-    Command::new("prlimit")
-        .args(["--pid", &pid, "--nofile=30000:30000"])
-        .output()
 }

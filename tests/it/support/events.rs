@@ -1,8 +1,16 @@
-//! A listener to `GET /v1/events`.
+//! Listeners to `GET /v1/events`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
+use futures::future::join_all;
 use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::ApiClient;
 
@@ -99,4 +107,78 @@ impl Listener {
         let in_time = tokio::time::timeout(Duration::from_secs(60), heard).await;
         assert!(in_time.is_ok(), "{} not heard", missing(&self.heard));
     }
+}
+
+/// So many connections that listen.
+pub struct ManyListeners(Vec<TcpStream>);
+
+impl ManyListeners {
+    pub async fn start(api: &ApiClient, count: usize) -> Self {
+        raise_limit_of_files();
+        let mut streams = Vec::new();
+        for number in 0..count {
+            let mut stream = connection(api).await;
+            let mut head = [0; 1024];
+            let read = stream.read(&mut head).await.unwrap();
+            let said = String::from_utf8_lossy(&head[..read]);
+            assert!(
+                said.starts_with("HTTP/1.1 200"),
+                "listener {number}: {said}"
+            );
+            streams.push(stream);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Self(streams)
+    }
+
+    /// Makes a request: when its call was answered, and when each listener heard of it, in ascending order.
+    pub async fn hear(&mut self, api: &ApiClient, request: Value) -> (Duration, Vec<Duration>) {
+        let began = Instant::now();
+        let uuid = api.create(request).await;
+        let answered = began.elapsed();
+        let waits = std::mem::take(&mut self.0).into_iter().map(|mut stream| {
+            let uuid = uuid.clone();
+            tokio::spawn(async move {
+                let (mut text, mut piece) = (Vec::new(), [0; 4096]);
+                loop {
+                    let read = stream.read(&mut piece).await.unwrap();
+                    assert_ne!(read, 0, "closed");
+                    text.extend_from_slice(&piece[..read]);
+                    if String::from_utf8_lossy(&text).contains(&uuid) {
+                        return (began.elapsed(), stream);
+                    }
+                }
+            })
+        });
+        let mut heard = Vec::new();
+        for waited in join_all(waits).await {
+            let (after, stream) = waited.unwrap();
+            heard.push(after);
+            self.0.push(stream);
+        }
+        heard.sort_unstable();
+        (answered, heard)
+    }
+}
+
+async fn connection(api: &ApiClient) -> TcpStream {
+    let address = api.base.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET /v1/events HTTP/1.1\r\nhost: x\r\nx-mtoken: {}\r\n\r\n",
+        api.token
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// As many files as this process may open.
+fn raise_limit_of_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
 }
