@@ -1,6 +1,7 @@
 //! A client signer as a process, with the public product's configuration file, and a program that decides for it.
 
 mod batches;
+mod tls;
 
 use std::{
     fs,
@@ -19,8 +20,8 @@ use ed25519_dalek::{Signature, Verifier as _};
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpListener,
 };
 
 use super::support::*;
@@ -64,7 +65,7 @@ impl Program {
     }
 
     /// Answers one question; the connection is not used again.
-    async fn answer(self: Arc<Self>, mut stream: TcpStream) {
+    async fn answer(self: Arc<Self>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut read = Vec::new();
         let end = loop {
             if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
@@ -257,7 +258,12 @@ impl World {
     }
 
     fn launch(config: &Path) -> Process {
+        Self::launch_with(config, &[])
+    }
+
+    fn launch_with(config: &Path, variables: &[(&str, &Path)]) -> Process {
         let mut command = covault();
+        command.envs(variables.iter().copied());
         // As the public product's client signer is started.
         command.args(["client-signer", "--config-path"]).arg(config);
         // Nobody is there: whoever is asked through it says no.
