@@ -4,6 +4,14 @@ use covault_actors::operations::ReplaceTransaction;
 
 use super::*;
 
+fn people(count: u8) -> Vec<admin::Approver> {
+    let person = |number| admin::Approver {
+        name: format!("person {number}"),
+        keys: vec![Person::key(number).line()],
+    };
+    (1..=count).map(person).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vaults__should_be_made_by_who_says_who_approves() {
     let world = World::new();
@@ -61,6 +69,10 @@ async fn vaults__should_be_made_by_who_says_who_approves() {
             "approvals.of[2].keys[1]: is named twice",
         ),
         (
+            changed(|it| it.of = people(101)),
+            "approvals.of: more than 100 approvers",
+        ),
+        (
             changed(|it| it.expires_ms = 1),
             "approvals.expiresMs: must be a minute",
         ),
@@ -88,6 +100,13 @@ async fn vaults__should_be_made_by_who_says_who_approves() {
             "{fault}, not {sentence}"
         );
     }
+    let request = admin::CreateVaultRequest {
+        approvals: changed(|it| it.of = people(100)),
+        ..vault_request("as many as there can be")
+    };
+    let made = call::<CreateVault>(&gateway, &admin(), request).await;
+    let shown = made.unwrap().vault.unwrap().approvals.unwrap();
+    assert_eq!(shown.of, people(100));
     let made = make(Some(rule("manual", 2))).await.unwrap();
     let shown = made.vault.unwrap().approvals.unwrap();
     assert_eq!(shown.expires_ms, 72 * HOUR);
