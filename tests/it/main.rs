@@ -14,6 +14,7 @@
 
 mod address_proofs;
 mod alerts;
+mod approver_removed;
 mod audit;
 mod backup;
 mod clear;
@@ -58,3 +59,4 @@ mod service_manager;
 mod simulation;
 mod support;
 mod tokens;
+mod vault_requests;
