@@ -104,7 +104,7 @@ async fn client_signer__should_take_a_yes_over_tls_from_the_right_certificate_al
         write_secret(&world.config, &text.replace(&before, &url));
         before = url;
         world.client.kill();
-        world.client = World::launch_with(&world.config, &[("SSL_CERT_FILE", &root)]);
+        world.client = World::launch_with(&world.config, &[("SSL_CERT_FILE", root.as_path())]);
         let uuid = api.create(world.message(name, &world.key)).await;
         let Some(says) = says else {
             world.assert_signed(&uuid).await;
