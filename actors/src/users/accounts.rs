@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use covault_core::{
-    approval::{ApprovalProof, ApproverKey, ApproverLine, WebAuthnAssertion, sign_in_challenge},
+    approval::{ApproverLine, Passkey, WebAuthnAssertion, sign_in_challenge, verify_sign_in},
     audit::AuditChain,
     fault::{Class, Fault},
     ids::UserId,
@@ -324,30 +324,9 @@ impl Accounts<'_> {
     ) -> Result<Zeroizing<String>, Fault> {
         let services = self.services;
         let (nonce, ends_ms) = self.nonce(&answer.token).await?;
-        let owner = self.owner(&answer.credential_id).await?;
-        let id = owner.ok_or_else(|| not_signed_in("unknown passkey"))?;
-        // The authenticator says whose it took it for; it must be who has it here.
-        if answer.user_handle != id.as_bytes() {
-            return Err(not_signed_in("the user handle is another account's"));
-        }
-        let user = services.load::<User>(&rows::user(id)).await?;
-        let (user, version) = user
-            .filter(|(user, _)| user.is_active())
-            .ok_or_else(|| not_signed_in("the account was revoked"))?;
-        let passkey = user.passkey(&answer.credential_id);
-        let passkey = &passkey
-            .ok_or_else(|| not_signed_in("not a passkey of the account"))?
-            .line
-            .passkey;
-        let proof = ApprovalProof::WebAuthn {
-            credential_id: answer.credential_id.clone(),
-            assertion: answer.assertion.clone(),
-        };
         let challenge = sign_in_challenge(origin, &nonce)?;
-        ApproverKey::Passkey(Box::new(passkey.clone()))
-            .verify(&proof, &challenge)
-            .map_err(|fault| not_signed_in(fault.message()))?;
-
+        let (user, version, passkey) = self.check_answer(answer, &challenge).await?;
+        let id = user.id;
         let now_ms = services.now_ms();
         let used = services
             .load::<UsedChallenges>(&rows::used_challenges(id))
@@ -397,6 +376,33 @@ impl Accounts<'_> {
         }
         let cookie = Zeroizing::new([id.as_bytes().as_slice(), secret.as_slice()].concat());
         Ok(Zeroizing::new(BASE64_URL_SAFE_NO_PAD.encode(&*cookie)))
+    }
+
+    /// Who has answered, at which version, and with which passkey. A refusal reads and verifies as much whatever is wrong: how
+    /// long it takes tells nobody which passkeys have accounts.
+    async fn check_answer(
+        &self,
+        answer: &SignInAnswer,
+        challenge: &[u8; 32],
+    ) -> Result<(User, u64, Passkey), Fault> {
+        let owner = self.owner(&answer.credential_id).await?;
+        let id = owner.unwrap_or(UserId::from_bytes([0; 16]));
+        let user = self.services.load::<User>(&rows::user(id)).await?;
+        let known = user.as_ref().map(|(user, _)| user);
+        let passkey = known
+            .and_then(|user| user.passkey(&answer.credential_id))
+            .map(|enrolled| enrolled.line.passkey.clone());
+        let signed = verify_sign_in(passkey.as_ref(), &answer.assertion, challenge);
+        // The authenticator says whose it took it for; it must be who has it here.
+        if answer.user_handle != id.as_bytes() {
+            return Err(not_signed_in("the user handle is another account's"));
+        }
+        let (user, version) = user
+            .filter(|(user, _)| user.is_active())
+            .ok_or_else(|| not_signed_in("no account, or one that was revoked"))?;
+        let passkey = passkey.ok_or_else(|| not_signed_in("not a passkey of the account"))?;
+        signed.map_err(|fault| not_signed_in(fault.message()))?;
+        Ok((user, version, passkey))
     }
 
     /// Deletes sessions that are over, and the oldest where there are too many.

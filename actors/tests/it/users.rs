@@ -9,7 +9,10 @@ use covault_actors::{
     users::{Browser, SIGN_IN_MS, SignInAnswer, SignOut, SignedIn},
 };
 use covault_core::{
-    approval::{ApproverLine, testing::TestPasskey},
+    approval::{
+        ApproverLine,
+        testing::{TestPasskey, VERIFIED},
+    },
     fault::{Class, Fault},
     schema::{admin, wire},
     user::{IDLE_MS, LINK_MS, SESSION_MS},
@@ -276,6 +279,37 @@ async fn sign_in__should_take_each_signature_once_of_its_own_passkey_only() {
     let late = answer(&gateway, &treasurer, &handle).await;
     world.clock.ahead_ms.fetch_add(SIGN_IN_MS, Ordering::SeqCst);
     is_unauthenticated(sign_in(&gateway, &late).await);
+}
+
+/// A credential id is no secret, and whether it has an account is one.
+#[tokio::test]
+async fn refusals_to_sign_in__should_verify_the_same_whatever_is_wrong() {
+    let gateway = world().start().await;
+    let (treasurer, handle) = person(&gateway, "treasurer", "approver").await;
+    let (gone, gone_handle) = person(&gateway, "controller", "approver").await;
+    revoke(&gateway, "controller").await;
+    let stranger = TestPasskey::new("treasurer@key-1", 9);
+    let mut forged = answer(&gateway, &treasurer, &handle).await;
+    forged.assertion = answer(&gateway, &stranger, &handle).await.assertion;
+    let mut synced = answer(&gateway, &treasurer, &handle).await;
+    synced.assertion = treasurer.clone().synced().assert(&[7; 32]);
+    let refused = [
+        answer(&gateway, &stranger, &handle).await,
+        answer(&gateway, &stranger, &[0; 16]).await,
+        answer(&gateway, &treasurer, &gone_handle).await,
+        answer(&gateway, &gone, &gone_handle).await,
+        forged,
+        synced,
+    ];
+    let verified = || VERIFIED.with(|counts| counts.take());
+    verified();
+    for (place, refused) in refused.iter().enumerate() {
+        is_unauthenticated(sign_in(&gateway, refused).await);
+        assert_eq!(verified(), (1, 1), "{place}");
+    }
+    let good = answer(&gateway, &treasurer, &handle).await;
+    sign_in(&gateway, &good).await.unwrap();
+    assert_eq!(verified(), (1, 1));
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod other_programs;
 mod passkey;
 mod proof;
 mod rejection;
+mod sign_in;
 mod ssh;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -30,6 +31,7 @@ pub use approvers::{ApprovalWay, Approved, Approvers, VerifiedApprovals};
 pub use passkey::{Passkey, PasskeyPublicKey};
 pub use proof::{ApprovalProof, GivenApproval, ProofFacts};
 pub use rejection::{Rejection, rejection_challenge, rejections_challenge};
+pub use sign_in::verify_sign_in;
 pub use ssh::SSH_NAMESPACE;
 pub use webauthn::WebAuthnAssertion;
 

@@ -73,15 +73,22 @@ impl WebAuthnAssertion {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field.
     pub(super) fn verify(&self, passkey: &Passkey, challenge: &[u8; 32]) -> Result<String, Fault> {
-        let origin = self.check_client_data(passkey, challenge)?;
-        self.check_authenticator_data(passkey)?;
-        let signed = [
-            self.authenticator_data.as_slice(),
-            &Sha256::digest(&self.client_data_json),
-        ]
-        .concat();
-        passkey.public_key.verify(&signed, &self.signature)?;
-        Ok(origin)
+        // The signature is verified whatever else is wrong: a refusal takes as long for each passkey.
+        let origin = self.check_client_data(passkey, challenge);
+        let data = self.check_authenticator_data(passkey);
+        let signature = self.is_signed_by(&passkey.public_key);
+        let origin = origin?;
+        data.and(signature).map(|()| origin)
+    }
+
+    /// Checks the signature alone.
+    ///
+    /// # Errors
+    /// As [`WebAuthnAssertion::verify`].
+    pub(super) fn is_signed_by(&self, key: &PasskeyPublicKey) -> Result<(), Fault> {
+        let client_data = Sha256::digest(&self.client_data_json);
+        let signed = [self.authenticator_data.as_slice(), &client_data].concat();
+        key.verify(&signed, &self.signature)
     }
 
     fn check_client_data(&self, passkey: &Passkey, challenge: &[u8; 32]) -> Result<String, Fault> {
@@ -165,6 +172,8 @@ impl PasskeyPublicKey {
                 "is not this passkey's signature of authenticatorData and clientDataJSON (ES256 in DER)",
             )
         };
+        #[cfg(any(test, feature = "testing"))]
+        super::testing::VERIFIED.with(|counts| counts.count(self));
         match self {
             PasskeyPublicKey::Es256(point) => {
                 UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point)
