@@ -56,6 +56,8 @@ const PEOPLE: usize = 10;
 const WAITING: u64 = 120;
 /// Percent by which calls may be slower beside tries to sign in, and of a core that open consoles may take.
 const MOST_SLOWER: f64 = 5.0;
+/// Percent of the tries that may be refused before their signature is verified: there are places for so many strangers.
+const MOST_WITHOUT_WORK: f64 = 1.0;
 const MOST_OF_A_CORE: f64 = 5.0;
 const PERCENTS: [usize; 3] = [50, 90, 99];
 /// Requests that the listeners hear of, and in how many milliseconds 99 of 100 have to, each time.
@@ -114,7 +116,7 @@ async fn main() {
         let path = folder.join("serve.toml");
         let text = fs::read_to_string(&path).unwrap();
         let console = format!(
-            "\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"http://localhost:{port}\"\n"
+            "\n[console]\nlisten = \"127.0.0.1:{port}\"\norigin = \"http://localhost:{port}\"\ntrusted_proxies = 1\n"
         );
         fs::write(&path, text + &console).unwrap();
     })
@@ -130,7 +132,7 @@ async fn main() {
         person.sign_in().await;
     }
     let mut table = GoalTable::default();
-    overload(&cluster, &people[0], &from, &mut table).await;
+    overload(&cluster, &people, &from, &mut table).await;
     open_consoles(&cluster, &people, &from, &mut table).await;
     listeners(&cluster, &from, &mut table).await;
     paints(&cluster, port, &mut table).await;
@@ -183,7 +185,7 @@ async fn paints(cluster: &TestCluster, port: u16, table: &mut GoalTable) {
 /// How much slower calls of the API are beside tries to sign in.
 async fn overload(
     cluster: &TestCluster,
-    person: &ConsolePerson,
+    people: &[ConsolePerson],
     from: &str,
     table: &mut GoalTable,
 ) {
@@ -197,15 +199,26 @@ async fn overload(
         let call = http.post(format!("{url}/v1/getSigningRequestDetails"));
         call.header("x-mtoken", token).json(&json!({"uuid": uuid}))
     };
-    let wrong = person.wrong_sign_in().await;
+    let tries = AtomicU64::new(0);
     let round = (seconds * 2).div_ceil(u64::try_from(ROUNDS).unwrap());
     let mut slower: [Vec<f64>; PERCENTS.len()] = Default::default();
     let mut tried = BTreeMap::new();
     at_rate((CALLS, 5), details).await;
-    for _ in 0..ROUNDS {
-        let (quiet, _) = at_rate((CALLS, round), details).await;
-        let tries = at_rate((TRIES, round), || person.posting("/sign-in", &wrong));
-        let ((beside, _), (_, statuses)) = tokio::join!(at_rate((CALLS, round), details), tries);
+    for round_number in 0..ROUNDS {
+        let person = &people[round_number % people.len()];
+        // The challenge holds for longer than a round.
+        let wrong = person.wrong_sign_in().await;
+        let (quiet, quiet_statuses) = at_rate((CALLS, round), details).await;
+        let one_try = || person.try_of_many(&wrong, tries.fetch_add(1, Ordering::Relaxed));
+        let tried_now = at_rate((TRIES, round), one_try);
+        let calls = at_rate((CALLS, round), details);
+        let ((beside, beside_statuses), (_, statuses)) = tokio::join!(calls, tried_now);
+        for answered in [quiet_statuses, beside_statuses] {
+            assert!(
+                matches!(answered.as_slice(), [(200, _)]),
+                "calls of the API were answered (by status): {answered:?}"
+            );
+        }
         for (slower, percent) in slower.iter_mut().zip(PERCENTS) {
             let [one, other] = [&quiet, &beside].map(|of| percentile(of, percent));
             slower.push((other / one - 1.0) * 100.0);
@@ -220,6 +233,18 @@ async fn overload(
         table.add(&name, percentile(slower, 50), MOST_SLOWER, "%");
     }
     println!("  the tries were answered (by status): {tried:?}");
+    let (all, verified): (usize, usize) = (
+        tried.values().sum(),
+        tried.get(&401).copied().unwrap_or_default(),
+    );
+    assert!(
+        !tried.contains_key(&429) && !tried.contains_key(&200),
+        "{tried:?}"
+    );
+    #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
+    let without = (all - verified) as f64 / all as f64 * 100.0;
+    let name = "tries to sign in that were refused before any work";
+    table.add(name, without, MOST_WITHOUT_WORK, "%");
 }
 
 /// What pages that listen cost the service while a request a second changes.

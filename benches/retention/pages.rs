@@ -61,8 +61,23 @@ impl PagePeople {
     }
 }
 
+/// The hash of a transaction in the middle of the store: every other request is a payment.
+async fn old_hash(service: &BenchService, size: ServiceSize) -> String {
+    let middle = size.requests / 2;
+    for number in [middle, middle + 1] {
+        let uuid = copies::request_id(service.first_ms, number).to_string();
+        let asked = json!({"uuid": uuid});
+        let details = service.call("getSigningRequestDetails", &asked).await;
+        let hash = details["signingRequest"]["txHash"].as_str().unwrap();
+        if !hash.is_empty() {
+            return hash.to_owned();
+        }
+    }
+    panic!("no transaction in the middle of the store");
+}
+
 /// Every page, with who opens it.
-fn pages<'a>(
+async fn pages<'a>(
     people: &'a PagePeople,
     service: &BenchService,
     size: ServiceSize,
@@ -78,8 +93,10 @@ fn pages<'a>(
     let chosen: Vec<_> = waiting.iter().take(TOGETHER).collect();
     let chosen: Vec<_> = chosen.iter().map(|uuid| format!("uuid={uuid}")).collect();
     let history = format!("/history?vault={main}");
+    let hash = old_hash(service, size).await;
     let of_approver = [
         ("inbox", "/".to_owned()),
+        ("all that waits", "/?view=all".to_owned()),
         ("a finished request", format!("/requests/{old}")),
         ("a request that waits", format!("/requests/{}", waiting[0])),
         (
@@ -92,10 +109,32 @@ fn pages<'a>(
             "history of what waits",
             format!("/history?vault={vault}&status=pending"),
         ),
+        // Of a vault in which nothing has the status: the most that one page looks through.
+        ("pending", format!("{history}&status=pending")),
+        ("succeeded", format!("{history}&status=succeeded")),
+        ("failed", format!("{history}&status=failed")),
+        ("search for a uuid", format!("{history}&search={old}")),
+        ("search for a hash", format!("{history}&search={hash}")),
+        (
+            "search for a hash in every vault",
+            format!("/history?vault=every&search={hash}"),
+        ),
         ("search for an address", format!("{history}&search={payer}")),
+        (
+            "texts with an address, the second page",
+            format!("{history}&search={payer}&page=2"),
+        ),
         (
             "search for a word of notes",
             format!("{history}&search=rent"),
+        ),
+        (
+            "search for what is nowhere",
+            format!("{history}&search=nowhere-at-all"),
+        ),
+        (
+            "failed ones with a word of notes",
+            format!("{history}&search=rent&status=failed"),
         ),
         ("vaults", "/vaults".to_owned()),
         ("a vault", format!("/vaults/{main}")),
@@ -114,6 +153,14 @@ fn pages<'a>(
             "/audit?chain=service".to_owned(),
         ),
         ("audit log of a vault", format!("/audit?chain={main}")),
+        (
+            "check of the audit log of the service",
+            "/audit/verify?chain=service".to_owned(),
+        ),
+        (
+            "check of the audit log of a vault",
+            format!("/audit/verify?chain={main}"),
+        ),
     ];
     let mut all = Vec::new();
     all.extend(of_approver.map(|(name, path)| (&people.approver, name, path)));
@@ -134,7 +181,7 @@ pub async fn measure(service: &mut BenchService, size: ServiceSize) {
         person.sign_in().await;
     }
     let mut table = GoalTable::default();
-    for (person, name, path) in pages(&people, service, size) {
+    for (person, name, path) in pages(&people, service, size).await {
         let took = open(person, &path).await;
         for percent in [50, 99] {
             let name = format!("{name}, p{percent}");

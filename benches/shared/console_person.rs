@@ -103,13 +103,26 @@ impl ConsolePerson {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The form of a try to sign in that is right but for its signature.
+    /// The form of a try to sign in that is right but for its signature, which another key has made.
     pub async fn wrong_sign_in(&self) -> Value {
         let begun = self.post("/sign-in/begin", &json!({})).await;
         let mut credential = self.answer(&begun);
         let other = TestPasskey::new("another", 2).at("localhost", &[&self.origin]);
         credential["response"]["signature"] = json!(text(&other.assert(&[7; 32]).signature));
         json!({"token": begun["token"], "credential": credential})
+    }
+
+    /// Sends such a form as one of many: each from an address of its own, behind the console's proxy, and every other one
+    /// with a credential that nobody has. None is refused before its signature is verified.
+    pub fn try_of_many(&self, wrong: &Value, number: u64) -> reqwest::RequestBuilder {
+        let mut form = wrong.clone();
+        if number % 2 == 1 {
+            form["credential"]["id"] = json!(text(format!("nobody's {number:032}").as_bytes()));
+        }
+        let [.., a, b, c] = number.to_be_bytes();
+        let address = format!("10.{a}.{b}.{c}");
+        self.posting("/sign-in", &form)
+            .header("x-forwarded-for", address)
     }
 
     /// Signs in.
