@@ -177,8 +177,18 @@ pub struct Fault {
     /// With the path first, where there is one.
     message: Box<str>,
     execute_code: ExecuteCode,
+    /// What only this process knows of it.
     #[serde(skip)]
+    beside: Option<Box<FaultDetails>>,
+}
+
+/// What is not sent with a fault.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct FaultDetails {
+    /// For the log.
     cause: Option<Box<str>>,
+    /// What each of several said, where the message is that of all of them.
+    each: Vec<String>,
 }
 
 impl Fault {
@@ -190,8 +200,15 @@ impl Fault {
             path: None,
             message: message.into().into_boxed_str(),
             execute_code: ExecuteCode::Unspecified,
-            cause: None,
+            beside: None,
         }
+    }
+
+    /// What several refuse, each in its own words.
+    pub fn of_several(class: Class, said: Vec<String>) -> Self {
+        let mut fault = Self::new(class, said.join("; "));
+        fault.beside.get_or_insert_default().each = said;
+        fault
     }
 
     /// A field that cannot be accepted. `path` is its JSON path, e.g. `evmSendNative.to`.
@@ -237,7 +254,7 @@ impl Fault {
     /// Attaches what the log should know. Never give it a secret.
     #[must_use]
     pub fn caused_by(mut self, cause: impl fmt::Display) -> Self {
-        self.cause = Some(cause.to_string().into());
+        self.beside.get_or_insert_default().cause = Some(cause.to_string().into());
         self
     }
 
@@ -290,6 +307,14 @@ impl Fault {
         &self.message
     }
 
+    /// The message with a line for each of those that refuse.
+    pub fn lines(&self) -> String {
+        match &self.beside {
+            Some(beside) if !beside.each.is_empty() => beside.each.join("\n"),
+            _ => self.message.to_string(),
+        }
+    }
+
     /// The message without the path.
     pub fn problem(&self) -> &str {
         let path = self.path.as_deref().unwrap_or_default();
@@ -320,7 +345,7 @@ impl Fault {
 
     /// The inner cause, for the log.
     pub fn cause(&self) -> Option<&str> {
-        self.cause.as_deref()
+        self.beside.as_ref()?.cause.as_deref()
     }
 }
 
@@ -337,7 +362,7 @@ impl fmt::Debug for Fault {
             write!(f, " [{code}]")?;
         }
         write!(f, ": {}", self.message)?;
-        match &self.cause {
+        match self.cause() {
             Some(cause) => write!(f, " ({cause})"),
             None => Ok(()),
         }
@@ -350,6 +375,15 @@ impl std::error::Error for Fault {}
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_of_several__should_be_one_sentence_or_a_line_each() {
+        let said = ["a wants 1", "b wants 2"].map(str::to_owned).to_vec();
+        let fault = Fault::of_several(Class::Invalid, said);
+        assert_eq!(fault.message(), "a wants 1; b wants 2");
+        assert_eq!(fault.lines(), "a wants 1\nb wants 2");
+        assert_eq!(Fault::field("to", "is bad").lines(), "to: is bad");
+    }
 
     #[test]
     fn stable_codes__should_be_the_listed_ones_each_once_in_the_order_of_the_wire() {

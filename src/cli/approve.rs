@@ -209,7 +209,9 @@ pub async fn pending(args: PendingArgs) -> anyhow::Result<()> {
         };
         print_line(visible(&format!(
             "{}  {} more to approve; approved by {given}  {}",
-            request.uuid, request.remaining_approval_count, request.approval_wanted
+            request.uuid,
+            request.remaining_approval_count,
+            request.approval_wanted.replace('\n', "; ")
         )));
     }
     Ok(())

@@ -252,7 +252,7 @@ pub fn view(
             .collect(),
         required: request.required_approval_count,
         remaining: request.remaining_approval_count,
-        wanted: Text::new(&request.approval_wanted),
+        wanted: request.approval_wanted.lines().map(Text::new).collect(),
         simulation: simulation_of(&request.simulation),
         rule: None,
         function: Text::new(call.map(|call| call.function.as_str()).unwrap_or_default()),
@@ -438,6 +438,18 @@ pub fn shown_hash(subject: &wire::ApprovalSubject) -> String {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wants__should_be_those_of_each_signer() {
+        let first = "signer-1 wants 2 of treasurer, director by way of node (approved: treasurer)";
+        let request = wire::SigningRequest {
+            approval_wanted: format!("{first}\nsigner-2 wants 1 of \u{202e}cfo"),
+            ..Default::default()
+        };
+        let shown = view(&request, "treasury", "treasurer", 0).wanted;
+        let shown: Vec<_> = shown.iter().map(Text::to_string).collect();
+        assert_eq!(shown, [first, "signer-2 wants 1 of \\u{202e}cfo"]);
+    }
 
     #[test]
     fn request_that_cannot_be_shown__should_still_be_rejected() {

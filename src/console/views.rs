@@ -174,7 +174,8 @@ pub struct RequestView {
     pub approvals: Vec<ApprovalView>,
     pub required: u32,
     pub remaining: u32,
-    pub wanted: Text,
+    /// What signers say that they want or hold, each on its own.
+    pub wanted: Vec<Text>,
     /// What a chain node says that the transaction would do, field by field.
     pub simulation: Vec<(Text, Text)>,
     /// Who has to agree, and how the signers are doing; where the page is about this request alone.

@@ -342,7 +342,7 @@ pub struct Consent {
     /// Until when it waits for people, the last time that it does, in milliseconds since the Unix epoch. 0: it has not
     /// begun to.
     pub expires_at_ms: u64,
-    /// What a signer wants that the rule did not, or why it waits though enough have approved, in words for people.
+    /// What signers want that the rule did not, a line of each, or why it waits though enough have approved, in words for people.
     pub wanted: Option<String>,
     /// Until when signers hold it, in milliseconds since the Unix epoch; it continues then. 0: they do not.
     pub held_until_ms: u64,

@@ -402,6 +402,7 @@ impl RequestState {
                     RequestEvent::ApprovalHeld { until_ms, reason } => {
                         consent.held(reason, until_ms, now_ms)
                     }
+                    RequestEvent::ApprovalWanted { reason } => consent.wanting(reason, now_ms),
                     event => consent.wanting(event.detail(), now_ms),
                 });
                 RequestState::AwaitingApproval {
@@ -612,9 +613,11 @@ impl RequestEvent {
 
     fn detail(&self) -> String {
         match self {
+            // A line of each signer.
+            RequestEvent::ApprovalWanted { reason } | RequestEvent::ApprovalHeld { reason, .. } => {
+                reason.replace('\n', "; ")
+            }
             RequestEvent::Rejected { reason }
-            | RequestEvent::ApprovalWanted { reason }
-            | RequestEvent::ApprovalHeld { reason, .. }
             | RequestEvent::Delayed { reason }
             | RequestEvent::SessionLost { reason }
             | RequestEvent::NodeRefused { reason, .. }

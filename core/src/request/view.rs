@@ -122,7 +122,8 @@ impl SigningRequest {
         self.approvals(now_ms).remaining
     }
 
-    pub(super) fn status(&self) -> Status {
+    /// What the wire shows of its state.
+    pub fn status(&self) -> Status {
         show(&self.state).status
     }
 

@@ -206,7 +206,7 @@ impl ClusterInner {
             }
         }
         if too_few(&wants) {
-            let missing = Fault::new(Class::Invalid, wants.join("; "));
+            let missing = Fault::of_several(Class::Invalid, wants);
             return Err(missing.with_code(FaultCode::ApprovalsMissing));
         }
         // Who refuses it signs it at no time.

@@ -86,7 +86,7 @@ impl SigningState {
         if !is_about_approvals || self.stored()?.request.consent.rule.of.is_empty() {
             return Ok(false);
         }
-        let reason = refusal.message().to_owned();
+        let reason = refusal.lines();
         self.advance(vec![RequestEvent::ApprovalWanted { reason }])
             .await?;
         Ok(true)

@@ -104,7 +104,7 @@ impl SigningState {
         if self.stored()?.request.consent.rule.of.is_empty() {
             return Ok(false);
         }
-        self.hold(refusal.message().to_owned(), until_ms).await?;
+        self.hold(refusal.lines(), until_ms).await?;
         Ok(true)
     }
 

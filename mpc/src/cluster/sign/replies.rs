@@ -243,7 +243,7 @@ impl ClusterInner {
                 Some(until_ms) => FaultCode::Held { until_ms },
                 None => FaultCode::ApprovalsMissing,
             };
-            return Fault::new(Class::Invalid, wants.join("; ")).with_code(code);
+            return Fault::of_several(Class::Invalid, wants).with_code(code);
         }
         if let Some((node, fault)) = failures.take_refusal() {
             let sentence = format!(

@@ -378,6 +378,10 @@ async fn cluster__should_say_whose_approval_a_signer_wants() {
         .split("; ")
         .all(|part| part.ends_with(WANTS));
     assert!(named, "{fault:?}");
+    // Each in a line of its own, for people.
+    let lines = fault.lines();
+    assert!(lines.lines().count() > 1, "{lines}");
+    assert!(lines.lines().all(|it| it.ends_with(WANTS)), "{lines}");
     order.approvals = approvals;
     let signatures = sign(&order).await.unwrap();
     verify(&order, &signatures);
