@@ -4,7 +4,8 @@ use covault_core::fault::Fault;
 use prost::Message;
 
 use crate::{
-    operations::OperationCall,
+    commands::caller::Caller,
+    services::Services,
     store::{Key, Row, Scan},
 };
 
@@ -94,12 +95,11 @@ impl PageRange {
 /// # Errors
 /// When the store cannot be read.
 pub async fn page(
-    call: &OperationCall<'_>,
+    (services, caller): (&Services, &Caller),
     all: &Key,
     reverse: bool,
     page: PageRange,
 ) -> Result<Vec<(Key, Row)>, Fault> {
-    let services = call.services;
     let rows = |from, skip, limit| Scan {
         reverse,
         from,
@@ -109,7 +109,7 @@ pub async fn page(
     let mut left = page.before;
     let mut from = None;
     let _turn = if left > STRIDE {
-        Some(services.limits.far_pages.turn(call.caller.token).await?)
+        Some(services.limits.far_pages.turn(caller.token).await?)
     } else {
         None
     };

@@ -22,7 +22,7 @@ use super::{
 /// Entries of a page.
 const ENTRIES: u64 = 100;
 /// Entries that are checked for one page; the next page continues.
-const CHECKED: u64 = 20_000;
+const CHECKED: u64 = 2_000;
 /// The chain of what belongs to no vault.
 const SERVICE: &str = "service";
 /// What the first entry of a chain names as the hash before it.

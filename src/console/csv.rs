@@ -12,9 +12,10 @@ use futures::stream;
 
 use super::{
     Console, ConsoleCall, LongRead,
-    history::{HistoryFilter, goes_on, list, search},
+    history_filter::{HistoryFilter, goes_on, list},
     listing::shown,
     response::{PageError, PageResponse},
+    search::search,
     sessions,
     text::Text,
     views::RequestView,

@@ -12,20 +12,21 @@ use covault_core::{
         outflow::{Asset, Spend},
     },
     request::{RequestState, SigningRequest},
-    schema::admin,
+    schema::{admin, wire::signing_request::Status},
     wallet::vault::Vault,
 };
 
 use crate::{
     chain_rpc::{ChainKey, TokenFacts},
     commands::caller::{Caller, VaultScope, in_scope},
+    lists::{self, PageRange, READ_CHUNK},
     requests::search_terms,
     services::{Services, skip_unreadable},
     store::{
         KeySpace, Scan,
         rows::{self, TransactionRow},
     },
-    vaults::vault::vault_message,
+    vaults::{management, vault::vault_message},
 };
 
 /// Requests of a history that are read at once, and bytes of payloads after which no more are.
@@ -164,6 +165,49 @@ impl<'a> PageReader<'a> {
             .iter()
             .filter_map(|(key, _)| rows::indexed_request(key));
         Ok(ids.collect())
+    }
+
+    /// Of a page of a vault's requests, the newest first, those that have a status, and how many the page has. Rows alone are
+    /// read of the others: most of a large store have another status.
+    ///
+    /// # Errors
+    /// `Invalid uuid` when the person does not see the vault, and when the store cannot be read.
+    pub async fn requests_of_status(
+        &self,
+        vault: VaultId,
+        page: (i64, i64),
+        status: Status,
+    ) -> Result<(Vec<RequestId>, usize), Fault> {
+        if !in_scope(self.caller, vault) {
+            return Err(Fault::invalid_uuid());
+        }
+        let services = self.services;
+        let range = PageRange::of(Some(page.0), Some(page.1), page.1)?;
+        let all = rows::requests_of(vault);
+        let listed = lists::page((services, self.caller), &all, true, range).await?;
+        let ids = listed
+            .iter()
+            .filter_map(|(key, _)| rows::indexed_request(key));
+        let ids: Vec<_> = ids.collect();
+        let keys: Vec<_> = ids.iter().map(|id| rows::request(*id)).collect();
+        let mut found = Vec::new();
+        for (ids, keys) in ids.chunks(READ_CHUNK).zip(keys.chunks(READ_CHUNK)) {
+            let requests = services.load_all::<SigningRequest>(keys).await?;
+            for (id, request) in ids.iter().zip(requests) {
+                let request = skip_unreadable(request, format_args!("request {id}"))?;
+                let of_status = match request {
+                    Some(Some(request)) => request.status() == status,
+                    // What an operator did.
+                    Some(None) => {
+                        let shown = management::shown(services, *id).await?;
+                        shown.is_some_and(|(_, shown)| shown.status() == status)
+                    }
+                    None => false,
+                };
+                found.extend(of_status.then_some(*id));
+            }
+        }
+        Ok((found, listed.len()))
     }
 
     /// What a vault had to do with an address before, by the newest `most` of its requests that pay it; `but` is not

@@ -54,7 +54,7 @@ impl Operation for GetSigningRequestList {
             return Err(Fault::invalid_uuid());
         }
         let all = rows::requests_of(vault);
-        let page = lists::page(&call, &all, reverse, page).await?;
+        let page = lists::page((services, call.caller), &all, reverse, page).await?;
         let ids = page.iter().map(|(key, _)| rows::indexed_request(key));
         let ids: Option<Vec<_>> = ids.collect();
         let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;

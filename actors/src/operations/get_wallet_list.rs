@@ -30,7 +30,7 @@ impl Operation for GetWalletList {
             return Err(Fault::invalid_uuid());
         }
         let all = Key::new(KeySpace::WalletIndex, &[vault.as_bytes()]);
-        let page = lists::page(&call, &all, false, page).await?;
+        let page = lists::page((services, call.caller), &all, false, page).await?;
         let ids = page
             .iter()
             .map(|(_, row)| rows::decode::<WalletId>(&row.value));

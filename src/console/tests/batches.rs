@@ -1,5 +1,7 @@
 //! Batch payments: from a file to signing requests that wait for people.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use async_trait::async_trait;
 use covault_actors::{
     chain_rpc::{
@@ -12,13 +14,17 @@ use covault_core::networks::{ChainData, Queries};
 
 use super::*;
 
-const CHAIN: u64 = 31_337;
-const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
-const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+pub(super) const CHAIN: u64 = 31_337;
+pub(super) const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
+pub(super) const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 const ETHER: &str = "1000000000000000000";
 
 /// A chain with a token of six decimals, and a wallet with one ether and two tokens.
-struct Chain;
+#[derive(Default)]
+pub(super) struct Chain {
+    /// Questions that it was asked.
+    pub asked: AtomicUsize,
+}
 
 #[async_trait]
 impl ChainClient for Chain {
@@ -40,14 +46,17 @@ impl ChainClient for Chain {
     }
 
     async fn balance(&self, _: &str, token: Option<&str>) -> Result<String, ChainError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         Ok(token.map_or(ETHER, |_| "2000000").to_owned())
     }
 
     async fn allowance(&self, _: &str, _: &str, _: &str) -> Result<String, ChainError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         Ok("0".to_owned())
     }
 
     async fn fee_estimates(&self) -> Result<[FeeEstimate; 3], ChainError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let one = || FeeEstimate {
             price: 1_000_000_000,
             most_price: 1_000_000_000,
@@ -58,6 +67,7 @@ impl ChainClient for Chain {
     }
 
     async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         match token {
             TOKEN => Ok(TokenFacts {
                 decimals: 6,
@@ -71,7 +81,7 @@ impl ChainClient for Chain {
 /// A console with a chain, somebody who approves, and a wallet of the vault, whose rule is this.
 async fn world(mode: &str) -> (World, PersonWithPasskey, String, String) {
     let chain = ChainKey::evm(CHAIN);
-    let chains = ChainClients::default().with(chain, Arc::new(Chain));
+    let chains = ChainClients::default().with(chain, Arc::new(Chain::default()));
     let chains = chains.with_batch_contract(chain, CONTRACT.into());
     let world = World::with(0, chains).await;
     let person = world.person("treasurer", "approver", &[]).await;
@@ -90,7 +100,7 @@ async fn world(mode: &str) -> (World, PersonWithPasskey, String, String) {
 }
 
 /// A form as a browser sends it.
-fn form(fields: &[(&str, &str)], file: Option<&[u8]>) -> (String, String) {
+pub(super) fn form(fields: &[(&str, &str)], file: Option<&[u8]>) -> (String, String) {
     let mut body = String::new();
     for (name, value) in fields {
         body +=
@@ -110,7 +120,12 @@ fn form(fields: &[(&str, &str)], file: Option<&[u8]>) -> (String, String) {
 
 impl World {
     /// What a browser posts without a script.
-    async fn send_form(&self, path: &str, cookie: &str, (kind, body): (String, String)) -> Said {
+    pub(super) async fn send_form(
+        &self,
+        path: &str,
+        cookie: &str,
+        (kind, body): (String, String),
+    ) -> Said {
         let cookie = format!("{}={cookie}", sessions::COOKIE);
         let headers = [
             ("cookie", cookie.as_str()),
@@ -790,7 +805,7 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
 #[tokio::test]
 async fn request_of_a_batch__should_list_exactly_the_rows_of_its_batch() {
     let chain = ChainKey::evm(CHAIN);
-    let chains = ChainClients::default().with(chain, Arc::new(Chain));
+    let chains = ChainClients::default().with(chain, Arc::new(Chain::default()));
     // Where a chain may have a part of itself: what a call there does nobody knows, unless it is the batch contract.
     let contract = "0x00000000000000000000000000000000000000C0";
     let chains = chains.with_batch_contract(chain, contract.into());

@@ -8,6 +8,7 @@ mod gestures;
 mod lists;
 mod pages;
 mod people;
+mod reads;
 
 use axum::{
     body::Body,
@@ -19,6 +20,7 @@ use covault_actors::operations::{
     AdmitNode, CreateSigningRequest, CreateUser, CreateVault, CreateWallet, LinkUser, Operation,
     RevokeUser, SignOutUser,
 };
+use covault_actors::store::{Store, memory::MemoryStore};
 use covault_core::{
     amount::U256,
     approval::{
@@ -31,7 +33,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::tests::routes::{NoSigners, api_of, never, signer};
+use crate::http::tests::routes::{NoSigners, api_on, never, signer};
 
 /// What a client is answered.
 pub struct Said {
@@ -128,7 +130,12 @@ impl World {
 
     /// With chains.
     pub async fn with(trusted_proxies: usize, chains: ChainClients) -> Self {
-        let api = api_of(Arc::<NoSigners>::default(), chains, |api| {
+        Self::on(Arc::new(MemoryStore::new()), trusted_proxies, chains).await
+    }
+
+    /// On a store.
+    pub async fn on(store: Arc<dyn Store>, trusted_proxies: usize, chains: ChainClients) -> Self {
+        let api = api_on(store, Arc::<NoSigners>::default(), chains, |api| {
             api.max_body_bytes = 1 << 20;
             api.trusted_proxies = 0;
         })

@@ -213,13 +213,22 @@ async fn search__should_find_by_address_and_uuid_behind_any_number_of_newer_requ
             !search.starts_with("0x")
         );
     }
-    // Notes are looked for among the newest alone, and the page says so.
+    // Notes are looked for a hundred requests a page, and the page says so; by and by in all of them.
     let path = format!("/history?vault={vault}&search=rent");
     let page = world.get(&path, &approver.cookie).await.text;
     assert!(
-        page.contains("Found 0.") && page.contains("the newest 500 requests"),
+        page.contains("Found 0.") && page.contains("the newest 100 requests"),
         "{page}"
     );
+    let (mut next, mut pages) = (page, 1);
+    while let Some((_, rest)) = next.split_once("page=") {
+        let number: u32 = rest.split('"').next().unwrap().parse().unwrap();
+        let path = format!("{path}&page={number}");
+        next = world.get(&path, &approver.cookie).await.text;
+        pages += 1;
+    }
+    let found = next.contains(&format!("/requests/{uuid}\""));
+    assert!(found && pages == 6, "{pages}: {next}");
 }
 
 #[tokio::test]

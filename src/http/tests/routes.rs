@@ -12,7 +12,7 @@ use covault_actors::{
     gateway::Gateway,
     port::{NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt},
     settings::{OrchestratorParts, OrchestratorSharing, Settings},
-    store::memory::MemoryStore,
+    store::{Store, memory::MemoryStore},
 };
 use covault_core::{
     approval::Rejection,
@@ -181,8 +181,18 @@ pub(crate) async fn api_of(
     chains: ChainClients,
     change: impl FnOnce(&mut Api),
 ) -> Arc<Api> {
+    api_on(Arc::new(MemoryStore::new()), signers, chains, change).await
+}
+
+/// The same on this store.
+pub(crate) async fn api_on(
+    store: Arc<dyn Store>,
+    signers: Arc<dyn SignerCluster>,
+    chains: ChainClients,
+    change: impl FnOnce(&mut Api),
+) -> Arc<Api> {
     let gateway = Gateway::start(OrchestratorParts {
-        store: Arc::new(MemoryStore::new()),
+        store,
         signers,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
