@@ -99,6 +99,34 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
     }
 }
 
+/// The link that it prints enrols a passkey, once, which then signs in and sees the vault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn console__should_be_entered_by_the_link_that_dev_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let dev = DevProcess::start(&folder.path().join("dev"), &["--console", &address]).await;
+    let origin = format!("http://localhost:{port}");
+    let begin = format!("{origin}/enrol#");
+    let link = eventually("dev prints a link", async || {
+        let log = dev.process.log();
+        let link = log.split_whitespace().find(|it| it.starts_with(&begin))?;
+        Some(link.to_owned())
+    })
+    .await;
+    let mut browser = Browsers::start(&origin, "dev-console");
+    browser.ask("enrol", "developer", json!({"link": link}));
+    browser.ask("signIn", "developer", json!({}));
+    let vaults = browser.ask("open", "developer", json!({"path": "/vaults"}));
+    assert_eq!(vaults["status"], 200, "{vaults}");
+    let page = format!("/vaults/{}", dev.vault);
+    let vault = browser.ask("open", "developer", json!({"path": page}));
+    assert_eq!(vault["status"], 200, "{vault}");
+    let again = browser.ask("refusedLink", "stranger", json!({"link": link}));
+    let said = again["said"].as_str().unwrap();
+    assert!(said.contains("cannot be used"), "{again}");
+}
+
 #[tokio::test]
 async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     let folder = tempfile::tempdir().unwrap();
