@@ -11,12 +11,27 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
+mod attacks;
+mod token_batch;
+
 pub const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
 pub const ETHER: u128 = 1_000_000_000_000_000_000;
 /// Where the batch contract is.
 const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
+/// `approve(0x...c0ffee19, 1000000)` of ERC-20.
+const ALLOW: &str = "095ea7b300000000000000000000000000000000000000000000000000000000c0ffee19\
+    00000000000000000000000000000000000000000000000000000000000f4240";
 /// More than anvil takes for a transfer.
 pub const FEE: &str = "0.001";
+
+/// What the parts of the test of real browsers work with.
+pub struct ConsoleStage<'a> {
+    anvil: &'a Anvil,
+    api: &'a ApiClient,
+    people: &'a mut Browsers,
+    vault: &'a str,
+    from: &'a str,
+}
 
 /// `covault user ...`; what it prints on standard output.
 fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
@@ -235,6 +250,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         json!({"uuid": uuid, "reason": "not ours"}),
     );
     assert_eq!(rejected["outcomes"][0], "rejected", "{rejected}");
+    let rejected = uuid.clone();
     let details = api.details(&uuid).await;
     assert_eq!(
         details["failedReason"],
@@ -362,6 +378,30 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let batch_page = said("path").to_owned();
     let new_batch = format!("/batches/new?vault={vault}");
 
+    token_batch::pay(&mut ConsoleStage {
+        anvil: &anvil,
+        api,
+        people: &mut people,
+        vault: &vault,
+        from: &from,
+    })
+    .await;
+    attacks::signing_in(&cluster, &mut people, &origin);
+    let evil = attacks::token_with_an_evil_symbol(&anvil, api, &from).await;
+    attacks::symbols(&mut people, &evil);
+
+    // By the keyboard alone: fee, button and passkey.
+    let by_keys = api.create(payment(&from, 3, "by keys")).await;
+    for (who, said) in [
+        ("treasurer", "approved; 1 more to approve it"),
+        ("controller", "approved; the signers sign it next"),
+    ] {
+        let done = people.ask("approveByKeys", who, json!({"uuid": by_keys, "fee": FEE}));
+        assert_eq!(done["outcomes"][0], said, "{done}");
+    }
+    let outcome = api.execute(&by_keys).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+
     // Every page, light and dark, wide and narrow; and without scripts.
     let operator = create(&cluster, "operator", "operator");
     people.ask("enrol", "operator", json!({"link": operator}));
@@ -369,7 +409,17 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let auditor = create(&cluster, "auditor", "auditor");
     people.ask("enrol", "auditor", json!({"link": auditor}));
     people.ask("signIn", "auditor", json!({}));
+    let nobody = create(&cluster, "deputy", "approver");
+    people.ask("enrol", "deputy", json!({"link": nobody}));
+    people.ask("signIn", "deputy", json!({}));
     let other = api.create(payment(&from, 7, "for the same")).await;
+    let call = json!({"evmSendCustom": {"chainId": "31337", "from": from, "to": TO, "value": "0",
+        "input": base64(hex::decode(ALLOW).unwrap())}});
+    let call = format!("/requests/{}", api.create(call).await);
+    let (waits, failed) = (
+        format!("/requests/{other}"),
+        format!("/requests/{rejected}"),
+    );
     let vault_page = format!("/vaults/{vault}?balances=1");
     let wallet_page = format!("/wallets/{from}");
     let two_page = format!("/requests?uuid={uuid}&uuid={other}");
@@ -377,7 +427,12 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let request_page = format!("/requests/{uuid}");
     for (who, path, name) in [
         ("treasurer", "/", "inbox"),
+        ("deputy", "/", "inbox-empty"),
         ("treasurer", request_page.as_str(), "request"),
+        ("treasurer", waits.as_str(), "payment"),
+        ("treasurer", call.as_str(), "call"),
+        ("treasurer", failed.as_str(), "request-failed"),
+        ("treasurer", "/nowhere", "not-found"),
         ("treasurer", "/history", "history"),
         ("treasurer", "/vaults", "vaults"),
         ("treasurer", "/batches", "batches"),

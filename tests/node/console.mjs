@@ -1,6 +1,7 @@
 // People with a real browser: Debian's Chromium, a context and a virtual authenticator (CDP, WebAuthn domain) each.
 // Reads one JSON command per line, and answers each with one line.
 import { createInterface } from 'node:readline';
+import { generateKeyPairSync } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
 import axe from 'axe-core';
 import { chromium } from 'playwright-core';
@@ -96,6 +97,15 @@ const inspect = async (page, name, path) => {
   return { wider, serious };
 };
 
+// Presses Tab until what has the focus is this.
+const tabTo = async (page, selector) => {
+  for (let tabs = 0; tabs < 80; tabs += 1) {
+    await page.keyboard.press('Tab');
+    if (await page.evaluate((it) => document.activeElement.matches(it), selector)) return;
+  }
+  throw new Error(`${selector} is not reached by the keyboard`);
+};
+
 const commands = {
   async enrol({ who, link }) {
     const { page } = await person(who);
@@ -114,6 +124,56 @@ const commands = {
     const added = { ...credential, isResidentCredential: true, signCount: 0 };
     await cdp.send('WebAuthn.addCredential', { authenticatorId, credential: added });
     return {};
+  },
+  // The id of another person's passkey with another key; or their passkey, as it is kept for another site.
+  async forge({ who, of, rpId }) {
+    const owner = await person(of);
+    const { credentials } = await owner.cdp.send('WebAuthn.getCredentials', { authenticatorId: owner.authenticatorId });
+    const { cdp, authenticatorId } = await person(who);
+    await cdp.send('WebAuthn.clearCredentials', { authenticatorId });
+    const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
+    const forged = privateKey.export({ type: 'pkcs8', format: 'der' }).toString('base64');
+    const credential = { ...credentials[0], ...(rpId ? { rpId } : { privateKey: forged }) };
+    await cdp.send('WebAuthn.addCredential', { authenticatorId, credential });
+    return {};
+  },
+  // What the page says that does not let somebody in; the console's own, or the same at another origin.
+  async refusedSignIn({ who, at }) {
+    const { page } = await person(who);
+    await page.goto(`${at ?? origin}/sign-in`);
+    await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
+    return { said: await said(page), url: page.url() };
+  },
+  // Somebody puts a session of their own into the browser before its person signs in.
+  async signInPlanted({ who, from }) {
+    const { page, context } = await person(who);
+    await context.clearCookies();
+    await page.goto(`${origin}/sign-in`);
+    const planted = await (await person(from)).context.cookies();
+    await context.addCookies(planted);
+    const there = await context.cookies();
+    await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
+    await page.waitForURL(`${origin}/`, { timeout: 20_000 });
+    const cookies = await context.cookies();
+    return { planted: there.map((it) => it.value), now: cookies.map((it) => it.value) };
+  },
+  async backAfterSignOut({ who, path }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}${path}`);
+    await page.getByRole('button', { name: 'Sign out' }).first().click();
+    await page.waitForURL(`${origin}/sign-in`);
+    await page.goBack();
+    return { url: page.url(), text: await page.locator('main').innerText() };
+  },
+  async approveByKeys({ who, uuid, fee }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/requests/${uuid}`);
+    await tabTo(page, '[data-fee]');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.type(fee);
+    await tabTo(page, '[data-approve]');
+    await page.keyboard.press('Enter');
+    return outcome(page);
   },
   async refusedLink({ who, link }) {
     const { page } = await person(who);
@@ -330,6 +390,25 @@ const commands = {
       mistakes, made, path, request: request.split('/').pop(),
       wider: looked.flatMap((it) => it.wider), serious: looked.flatMap((it) => it.serious),
     };
+  },
+  // A batch payment of a token from a file in the token's smallest unit: checked, made and approved.
+  async tokenBatch({ who, vault, token, file }) {
+    const { page } = await person(who);
+    const main = page.locator('main');
+    await page.goto(`${origin}/batches/new?vault=${vault}`);
+    await page.getByLabel('Token: contract').fill(token);
+    await page.getByLabel('Amounts of the file are in').selectOption('smallest');
+    await page.getByLabel('File', { exact: true }).setInputFiles({ name: 'salaries.csv', mimeType: 'text/csv', buffer: Buffer.from(file) });
+    const began = Date.now();
+    await page.getByRole('button', { name: 'Check' }).click();
+    const make = page.getByRole('button', { name: 'Make the batch payment' });
+    await make.waitFor({ timeout: 20_000 });
+    const checkedMs = Date.now() - began;
+    const checked = await main.innerText();
+    await make.click();
+    await page.getByRole('button', { name: 'Approve the batch' }).click();
+    await page.locator('main a[href^="/requests/"]').first().waitFor({ timeout: 20_000 });
+    return { checked, checkedMs, path: new URL(page.url()).pathname };
   },
   async withoutScript({ who, path }) {
     const { context } = await person(who);
