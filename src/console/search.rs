@@ -107,9 +107,9 @@ pub async fn search_page(
     filter: &HistoryFilter,
     number: i64,
 ) -> Result<HistoryPart, PageError> {
-    let mut results = match number {
-        1 => indexed(call, signed_in, filter).await?,
-        _ => IndexResults::default(),
+    let mut results = match (&filter.vault, number) {
+        (Some(_), 2..) => IndexResults::default(),
+        _ => indexed(call, signed_in, filter).await?,
     };
     let texts = filter.vault.as_ref().filter(|_| results.found.is_empty());
     let Some(vault) = texts else {
