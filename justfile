@@ -39,6 +39,11 @@ deploy:
     tests/deploy processes
     tests/docs
 
+# The archive of a release, in target/dist: program, manual pages, completions, units, licences, list of crates, checksum
+dist:
+    cargo build --release --locked
+    deploy/dist target/release/covault
+
 # Every test there is, also those that the suite leaves out because others do nearly the same
 test-long *arguments:
     cargo nextest run --profile long --workspace --locked --features cggmp24 --no-tests fail {{arguments}}
