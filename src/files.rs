@@ -403,11 +403,19 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     // A passphrase that a power cut takes away takes the shares with it.
+    sync_folder_of(path)
+}
+
+/// Waits until the disk knows that a new file is in its folder.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn sync_folder_of(path: &Path) -> std::io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    fs::File::open(folder)?.sync_all()
+    File::open(folder)?.sync_all()
 }
 
 /// Removes a file if it is there.

@@ -162,39 +162,54 @@ async fn create(args: CreateBackupArgs) -> anyhow::Result<()> {
         .with_context(|| format!("cannot make {shown}"))?;
     let file = BufWriter::new(file);
     let written = if args.plaintext {
-        match write(&client, file).await {
-            Ok(file) => finish(file),
-            Err(error) => Err(error),
-        }
+        write_plain(&client, file).await
     } else {
         write_encrypted(&client, file, &to).await
     };
+    let written = written.and_then(|kept| Ok((kept, files::sync_folder_of(&args.out)?)));
     if written.is_err() {
         // Half a backup is of no use, and would be in the way of the next.
         let _ = std::fs::remove_file(&args.out);
     }
-    written.with_context(|| format!("{shown} was not written"))?;
+    let (kept, ()) = written.with_context(|| format!("{shown} was not written"))?;
     print_line(shown);
+    // Only what is on the disk counts as a backup.
+    let told = client.call::<GetBackupPart>(&kept).await;
+    told.context("the backup is complete, but the service could not be told that it was made")?;
     Ok(())
+}
+
+async fn write_plain(
+    client: &AdminClient,
+    file: BufWriter<File>,
+) -> anyhow::Result<admin::GetBackupPartRequest> {
+    let (file, kept) = write(client, file).await?;
+    finish(file)?;
+    Ok(kept)
 }
 
 async fn write_encrypted(
     client: &AdminClient,
     file: BufWriter<File>,
     to: &[age::x25519::Recipient],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<admin::GetBackupPartRequest> {
     let to = to.iter().map(|one| one as &dyn age::Recipient);
     let encryptor = Encryptor::with_recipients(to).context("cannot encrypt")?;
     let out = encryptor.wrap_output(file).context("cannot encrypt")?;
-    finish(write(client, out).await?.finish()?)
+    let (out, kept) = write(client, out).await?;
+    finish(out.finish()?)?;
+    Ok(kept)
 }
 
 fn finish(file: BufWriter<File>) -> anyhow::Result<()> {
     Ok(file.into_inner()?.sync_all()?)
 }
 
-/// Writes a backup of a running service.
-async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
+/// Writes a backup of a running service. Gives the request as well that says that it was kept.
+async fn write<W: Write>(
+    client: &AdminClient,
+    to: W,
+) -> anyhow::Result<(W, admin::GetBackupPartRequest)> {
     let request = admin::BeginBackupRequest {};
     let begun = client.call::<BeginBackup>(&request).await?;
     let begin = BackupHeader {
@@ -202,12 +217,13 @@ async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
         version: begun.version,
     };
     let mut writer = BackupWriter::start(to, begin)?;
-    for number in 0.. {
-        let request = admin::GetBackupPartRequest {
-            backup: begun.backup.clone(),
-            number,
-        };
+    let mut request = admin::GetBackupPartRequest {
+        backup: begun.backup,
+        number: 0,
+    };
+    loop {
         let rows = client.call::<GetBackupPart>(&request).await?.rows;
+        request.number = request.number.saturating_add(1);
         if rows.is_empty() {
             break;
         }
@@ -221,7 +237,7 @@ async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
         let rows = rows.into_iter().map(row);
         writer.rows(rows.collect::<Result<_, _>>()?)?;
     }
-    Ok(writer.end()?)
+    Ok((writer.end()?, request))
 }
 
 fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {

@@ -29,7 +29,8 @@ pub struct BackupSlot(Arc<Mutex<Option<BackupSession>>>);
 
 struct BackupSession {
     id: SessionId,
-    snapshot: Arc<dyn Snapshot>,
+    /// `None`: all of it was read, and the reader has yet to say that it has kept it.
+    snapshot: Option<Arc<dyn Snapshot>>,
     /// The number of the next part.
     next: u64,
     /// The last row that was read.
@@ -56,7 +57,8 @@ impl BackupSlot {
             let now_ms = services.now_ms();
             let busy =
                 |reading: &BackupSession| now_ms.abs_diff(reading.asked_at_ms) < IDLE_TIMEOUT_MS;
-            reading.as_ref().is_some_and(busy)
+            let unread = reading.as_ref().filter(|it| it.snapshot.is_some());
+            unread.is_some_and(busy)
         });
         if busy {
             return Err(Fault::new(
@@ -72,7 +74,7 @@ impl BackupSlot {
         self.with(|reading| {
             *reading = Some(BackupSession {
                 id,
-                snapshot,
+                snapshot: Some(snapshot),
                 next: 0,
                 last: None,
                 asked_at_ms: services.now_ms(),
@@ -99,7 +101,8 @@ impl BackupSlot {
         Ok(id)
     }
 
-    /// A part of a backup; empty at the end. Each is asked for once, in order, from 0.
+    /// A part of a backup; empty at the end. Each is asked for once, in order, from 0. Whoever asks for one more has kept
+    /// them all: the backup counts as made from then on, not before.
     ///
     /// # Errors
     /// [`Class::Conflict`] when it is not the turn of this part, or nobody has asked for so long that the
@@ -122,37 +125,40 @@ impl BackupSlot {
                 .filter(|it| it.id == id && it.next == number)?;
             this.next = this.next.saturating_add(1);
             this.asked_at_ms = services.now_ms();
-            Some((Arc::clone(&this.snapshot), this.last.take()))
+            let made = BackupRow {
+                at_ms: this.at_ms,
+                bytes: this.bytes,
+            };
+            Some((this.snapshot.clone(), this.last.take(), made))
         });
-        let (snapshot, last) = reading.ok_or_else(gone)?;
+        let (snapshot, last, made) = reading.ok_or_else(gone)?;
+        let Some(snapshot) = snapshot else {
+            note_made(services, made).await?;
+            self.with(|reading| reading.take_if(|it| it.id == id));
+            return Ok(Vec::new());
+        };
         let rows = backup::page(&*snapshot, last.as_ref()).await?;
-        let complete = self.with(|reading| {
-            let this = reading.as_mut().filter(|it| it.id == id)?;
+        self.with(|reading| {
+            let Some(this) = reading.as_mut().filter(|it| it.id == id) else {
+                return;
+            };
             let bytes = rows.iter().map(|row| row.key.len() + row.value.len());
             let bytes = u64::try_from(bytes.sum::<usize>()).unwrap_or(u64::MAX);
             this.bytes = this.bytes.saturating_add(bytes);
             match rows.last() {
                 Some(row) => this.last = Some(row.clone()),
-                None => return reading.take(),
+                // The store need not keep it any longer.
+                None => this.snapshot = None,
             }
-            None
         });
-        if let Some(BackupSession { at_ms, bytes, .. }) = complete {
-            note_complete(services, BackupRow { at_ms, bytes }).await;
-        }
         Ok(rows)
     }
 }
 
-/// Writes down that there is a backup. It is for people: whoever reads the backup has it anyway.
-async fn note_complete(services: &Services, backup: BackupRow) {
-    let noted = async {
-        let mut batch = Batch::new();
-        let row = rows::encode(&backup)?;
-        batch.put(overview_rows::backup(), Precondition::Any, row);
-        Ok::<_, Fault>(services.store.commit(batch).await?)
-    };
-    if let Err(fault) = noted.await {
-        tracing::warn!(?fault, "failed to store when the last backup was made");
-    }
+/// Writes down that there is a backup.
+async fn note_made(services: &Services, backup: BackupRow) -> Result<(), Fault> {
+    let mut batch = Batch::new();
+    let row = rows::encode(&backup)?;
+    batch.put(overview_rows::backup(), Precondition::Any, row);
+    Ok(services.store.commit(batch).await?)
 }

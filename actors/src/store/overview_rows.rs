@@ -57,7 +57,7 @@ pub struct OpenRequestCounts {
     pub stuck: u64,
 }
 
-/// The last backup that was read to its end.
+/// The last backup that was read to its end, and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupRow {
     /// Of which moment its state is, in milliseconds since the Unix epoch.

@@ -15,7 +15,7 @@ use covault_actors::{
     gateway::{AdminCaller, Caller, Gateway, OperationResponse},
     operations::{
         BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
-        LetClientsIn,
+        GetStatus, LetClientsIn,
     },
     store::{Batch, CommitError, Key, KeySpace, RawRow, Scan, Store, memory::MemoryStore},
     testing::StoreDouble,
@@ -86,14 +86,18 @@ pub async fn back_up_at(gateway: &Gateway, at_ms: u64) -> Vec<u8> {
         version: "1.2.3".into(),
     };
     let mut writer = BackupWriter::start(Vec::new(), begin).unwrap();
-    for number in 0.. {
+    let mut number = 0;
+    loop {
         let rows = part(gateway, &admin(), &id, number).await.unwrap();
+        number += 1;
         if rows.is_empty() {
             break;
         }
         writer.rows(rows).unwrap();
     }
-    writer.end().unwrap()
+    let written = writer.end().unwrap();
+    part(gateway, &admin(), &id, number).await.unwrap();
+    written
 }
 
 /// The same chains and signers with a new store, into which a backup was restored.
@@ -652,10 +656,31 @@ async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
     );
     assert!(part(admin(), 1).await.unwrap().is_empty());
     back_up(&gateway).await;
+    assert_eq!(
+        part(admin(), 2).await.unwrap_err().class(),
+        &Class::Conflict
+    );
     // No one reads it any longer: after a minute another backup may begin.
     begin(&gateway, &admin()).await.unwrap();
     world.clock.ahead_ms.fetch_add(60_000, Ordering::SeqCst);
     back_up(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup__should_count_as_made_once_its_reader_has_kept_it() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = begin(&gateway, &admin()).await.unwrap();
+    let part = async |number| part(&gateway, &admin(), &id, number).await.unwrap();
+    let last = async || {
+        let status = call::<GetStatus>(&gateway, &admin(), admin::GetStatusRequest {}).await;
+        status.unwrap().last_backup
+    };
+    assert!(!part(0).await.is_empty());
+    assert!(part(1).await.is_empty());
+    assert_eq!(last().await, None, "its file may not be on a disk");
+    assert!(part(2).await.is_empty());
+    assert!(last().await.is_some());
 }
 
 /// A small backup, without a store.
