@@ -11,7 +11,7 @@ use tracing_subscriber::{
     Registry, filter::Targets, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
-use crate::config::{LogFormat, LogSettings, level_problems};
+use crate::config::{LogFormat, LogSettings, level_filter};
 
 /// On a terminal, unless its user wants none (no-color.org).
 fn shows_colors() -> bool {
@@ -95,10 +95,10 @@ impl LogControl for ProcessLog {
     }
 
     fn check(&self, level: &str) -> Result<(), Fault> {
-        match level_problems(level).next() {
-            Some(problem) => Err(Fault::field("level", problem)),
-            None => Ok(()),
-        }
+        let filter = level_filter(level);
+        filter
+            .map(drop)
+            .map_err(|problem| Fault::field("level", problem))
     }
 
     fn set_level(&self, level: &str) -> Result<(), Fault> {
@@ -115,10 +115,8 @@ impl LogControl for ProcessLog {
 }
 
 fn filter(log: &LogSettings) -> anyhow::Result<Targets> {
-    let filter: Targets = log
-        .level
-        .parse()
-        .map_err(|error| anyhow::anyhow!("log.level {:?}: {error}", log.level))?;
+    let filter = level_filter(&log.level);
+    let filter = filter.map_err(|problem| anyhow::anyhow!("log.level: {problem}"))?;
     Ok(if log.access {
         filter.with_target(ACCESS, Level::DEBUG)
     } else {
@@ -154,9 +152,31 @@ mod tests {
         for level in ["debug", "off", "info,covault_mpc=trace"] {
             assert_eq!(ProcessLog.check(level), Ok(()), "{level}");
         }
-        for level in ["infoo", "info,covault_mpc=loud"] {
+        let long = "info,".repeat(101);
+        for level in [
+            "infoo",
+            "info,covault_mpc=loud",
+            "info,",
+            "",
+            "warn\nall is well",
+            &long,
+        ] {
             let fault = ProcessLog.check(level).expect_err(level);
-            assert!(fault.message().contains("is not a level"), "{fault:?}");
+            assert!(!fault.message().contains('\n'), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn blanks_in_a_level__should_silence_nothing() {
+        for level in [
+            "covault_mpc=debug, info",
+            "info,covault_mpc= debug",
+            " info , covault_mpc = debug ",
+        ] {
+            assert_eq!(ProcessLog.check(level), Ok(()), "{level}");
+            let filter = level_filter(level).expect(level);
+            assert!(filter.would_enable("other", &Level::WARN), "{level}");
+            assert!(filter.would_enable("covault_mpc", &Level::DEBUG), "{level}");
         }
     }
 }

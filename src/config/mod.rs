@@ -32,7 +32,7 @@ pub use self::{
     admin::AdminAddress,
     bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
-    check::level_problems,
+    check::level_filter,
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
     console::{ConsoleSettings, PageOrigin},
