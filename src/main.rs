@@ -27,6 +27,7 @@ mod metrics;
 mod node_questions;
 mod openapi;
 mod passphrase;
+mod policy_reload;
 mod preflight;
 mod protect;
 mod redis_access;

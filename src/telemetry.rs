@@ -79,6 +79,20 @@ pub fn change(log: &LogSettings) -> anyhow::Result<Option<LogSettings>> {
     Ok(Some(std::mem::replace(&mut *now, wanted)))
 }
 
+/// The same at SIGHUP, with words of it.
+pub fn change_at_hangup(log: &LogSettings) {
+    match change(log) {
+        Ok(Some(before)) => tracing::info!(
+            before = before.level,
+            level = log.level,
+            access = log.access,
+            "SIGHUP: the log settings were changed"
+        ),
+        Ok(None) => {}
+        Err(error) => tracing::error!("SIGHUP: the log stays as it was: {error:#}"),
+    }
+}
+
 /// The log of this process, for operators.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessLog;

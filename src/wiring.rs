@@ -31,7 +31,7 @@ use covault_mpc::{
     preprocess::Watermarks,
 };
 use secrecy::SecretString;
-use tokio::{signal::unix::Signal, sync::watch};
+use tokio::sync::watch;
 
 use crate::{
     abis,
@@ -53,7 +53,7 @@ use crate::{
         self,
         server::{self, HttpVersion, ServerLimits},
     },
-    node_questions, sharing,
+    node_questions, policy_reload, sharing,
     shutdown::{self, StopSignal},
     signers::ClusterSigners,
     sockets::SocketShares,
@@ -174,8 +174,11 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
 /// be signed because of a typing error.
 pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
-    match read_policy(&path, "signer.policy_file")? {
-        Some(policy) => Ok(policy),
+    match parse_policy(&path, "signer.policy_file")? {
+        Some(policy) => {
+            policy_reload::tell(&path, &policy);
+            Ok(policy)
+        }
         None if named => Err(missing_policy(&path, "signer.policy_file")),
         None => {
             tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages and high fees, in any amount");
@@ -190,7 +193,7 @@ pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
 /// When the file cannot be used, or is not there.
 pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, _) = signer.policy_file();
-    read_policy(&path, "signer.policy_file")?
+    parse_policy(&path, "signer.policy_file")?
         .ok_or_else(|| missing_policy(&path, "signer.policy_file"))
 }
 
@@ -199,7 +202,7 @@ pub fn policy_again(signer: &SignerSettings) -> anyhow::Result<Policy> {
 /// # Errors
 /// As [`policy_again`].
 pub fn service_policy(path: &Path) -> anyhow::Result<Policy> {
-    let policy = read_policy(path, "serve.policy_file")?;
+    let policy = parse_policy(path, "serve.policy_file")?;
     Ok(policy
         .ok_or_else(|| missing_policy(path, "serve.policy_file"))?
         .of_service())
@@ -214,17 +217,6 @@ pub fn check_policy(path: &Path, setting: &'static str) -> anyhow::Result<()> {
     policy
         .map(drop)
         .ok_or_else(|| missing_policy(path, setting))
-}
-
-fn read_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
-    let policy = parse_policy(path, setting)?;
-    if let Some(policy) = &policy {
-        tracing::info!(path = %path.display(), %policy, "this process's policy");
-        if policy.raw_signing() {
-            tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
-        }
-    }
-    Ok(policy)
 }
 
 fn parse_policy(path: &Path, setting: &'static str) -> anyhow::Result<Option<Policy>> {
@@ -243,27 +235,6 @@ fn missing_policy(path: &Path, setting: &str) -> anyhow::Error {
         "{setting}: the policy file {} is missing: bring it back, or name another",
         path.display()
     )
-}
-
-/// Reads a policy again at each SIGHUP.
-pub fn reread_on_hangup(
-    mut hangup: Signal,
-    current: Arc<CurrentPolicy>,
-    read: impl Fn() -> anyhow::Result<Policy> + Send + 'static,
-) {
-    tokio::spawn(async move {
-        while hangup.recv().await.is_some() {
-            reread(&current, &read);
-        }
-    });
-}
-
-/// Reads a policy again. What is wrong then changes nothing.
-pub fn reread(current: &CurrentPolicy, read: impl Fn() -> anyhow::Result<Policy>) {
-    match read() {
-        Ok(policy) => current.replace(policy),
-        Err(error) => tracing::error!("the policy stays as it was: {error:#}"),
-    }
 }
 
 /// An orchestrator that runs, and its API.
@@ -332,8 +303,14 @@ pub async fn orchestrator(
         path => {
             // Listens before it reads: a change after that is not missed.
             let hangup = shutdown::hangups()?;
-            let policy = Arc::new(CurrentPolicy::new(service_policy(&path)?));
-            reread_on_hangup(hangup, Arc::clone(&policy), move || service_policy(&path));
+            let policy = service_policy(&path)?;
+            policy_reload::tell(&path, &policy);
+            let policy = Arc::new(CurrentPolicy::new(policy));
+            let read = {
+                let path = path.clone();
+                move || service_policy(&path)
+            };
+            policy_reload::on_hangup(hangup, path, Arc::clone(&policy), read);
             Some(policy)
         }
     };

@@ -25,7 +25,7 @@ use super::node;
 use crate::{
     adapters::{OsEntropy, SystemClock},
     approval_page::{self, ApprovalPageParts},
-    config::{CallbackSettings, Config, SignerSettings},
+    config::{CallbackSettings, Config, ShownSetting, SignerSettings},
     files::{self, FolderLock},
     health, identities, metrics,
     passphrase::{self, Passphrase},
@@ -62,6 +62,8 @@ const POLLS_PER_REMINDER: u32 = 40;
 struct SignerSetup {
     file: Option<PathBuf>,
     config: Config,
+    /// As `config` was read; nothing where that cannot be shown.
+    settings: Option<Vec<ShownSetting>>,
     _folder_lock: FolderLock,
     policy: Policy,
     callback: Option<CallbackSettings>,
@@ -113,6 +115,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     // First: SIGHUP must not end a node that waits for others. Its policy is read again once it serves.
     let _hangups = shutdown::hangups()?;
     let (config, ignored) = Config::load_for_signer(file)?;
+    let settings = Config::shown(file).ok();
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
@@ -152,6 +155,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     Ok(Some(SignerSetup {
         file: file.map(Path::to_owned),
         config,
+        settings,
         _folder_lock,
         policy,
         callback,
@@ -168,6 +172,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     let SignerSetup {
         file,
         config,
+        settings,
         _folder_lock,
         policy,
         callback,
@@ -200,13 +205,8 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     let current = Arc::new(CurrentPolicy::new(policy));
     let hangup = shutdown::hangups()?;
-    let in_force = InForce::new(file, signer.clone(), Arc::clone(&current));
-    in_force.reload_on_hangup(hangup);
-    // A SIGHUP may have come since it was read.
-    let (policy_file, named) = signer.policy_file();
-    if named || policy_file.exists() {
-        wiring::reread(&current, || wiring::policy_again(signer));
-    }
+    let in_force = InForce::new(file, settings, signer.clone(), Arc::clone(&current));
+    in_force.reload_on_hangup(hangup).await;
     let bus = redis.bus()?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
     let tls = ServerTls::load(&config.tls)?;

@@ -89,6 +89,19 @@ impl Policy {
         }
         lines
     }
+
+    /// The same, each sentence with the part that it is of: for what one policy says and another one does not.
+    pub fn sentences(&self) -> BTreeSet<String> {
+        let mut part = String::new();
+        let mut sentences = BTreeSet::new();
+        for line in self.explain() {
+            match line.strip_prefix("  ") {
+                Some(rule) => _ = sentences.insert(format!("{part} {rule}")),
+                None => part = line,
+            }
+        }
+        sentences
+    }
 }
 
 impl ScopeRules {

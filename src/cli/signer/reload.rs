@@ -7,7 +7,7 @@ use tokio::signal::unix::Signal;
 
 use crate::{
     config::{Config, LogSettings, ShownSetting, SignerSettings},
-    telemetry, wiring,
+    policy_reload, telemetry, wiring,
 };
 
 /// What counts without a start.
@@ -26,14 +26,16 @@ pub(super) struct InForce {
 }
 
 impl InForce {
+    /// `settings`: what it was started with.
     pub(super) fn new(
         file: Option<PathBuf>,
+        settings: Option<Vec<ShownSetting>>,
         signer: SignerSettings,
         policy: Arc<CurrentPolicy>,
     ) -> Self {
         let (path, named) = signer.policy_file();
         Self {
-            settings: Config::shown(file.as_deref()).ok(),
+            settings,
             had_policy: named || path.exists(),
             file,
             signer,
@@ -41,57 +43,54 @@ impl InForce {
         }
     }
 
-    /// Reads it again at each SIGHUP.
-    pub(super) fn reload_on_hangup(self, mut hangup: Signal) {
+    /// Reads it again at once, as it may have changed since it was read, and at each SIGHUP.
+    pub(super) async fn reload_on_hangup(self, mut hangup: Signal) {
+        self.reload().await;
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
-                self.reload();
+                self.reload().await;
             }
         });
     }
 
-    fn reload(&self) {
-        match self.read() {
-            Ok((log, policy)) => {
-                match telemetry::change(&log) {
-                    Ok(Some(before)) => tracing::info!(
-                        before = before.level,
-                        level = log.level,
-                        access = log.access,
-                        "SIGHUP: the log settings were changed"
-                    ),
-                    Ok(None) => {}
-                    Err(error) => tracing::error!("SIGHUP: the log stays as it was: {error:#}"),
-                }
-                if let Some(policy) = policy {
-                    let changed = self.policy.get().0.to_string() != policy.to_string();
-                    self.policy.replace(policy);
-                    tracing::info!(changed, "SIGHUP: the policy was read again");
-                }
-                let now = Config::shown(self.file.as_deref()).ok();
-                let both = self.settings.as_deref().zip(now.as_deref());
-                let later = both.map_or_else(Vec::new, |(before, now)| later_settings(before, now));
-                if !later.is_empty() {
-                    tracing::warn!(
-                        settings = later.join(", "),
-                        "SIGHUP: these settings have other values now, which count from the next start on"
-                    );
-                }
+    async fn reload(&self) {
+        let (log, policy) = match self.read().await {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!(
+                    "SIGHUP: nothing was changed; the policy stays as it was, and the log settings: {error:#}"
+                );
+                return;
             }
-            Err(error) => tracing::error!(
-                "SIGHUP: nothing was changed; the policy stays as it was, and the log settings: {error:#}"
-            ),
+        };
+        telemetry::change_at_hangup(&log);
+        if let Some(policy) = policy {
+            policy_reload::replace(&self.policy, &self.signer.policy_file().0, policy);
+        }
+        let now = Config::shown(self.file.as_deref()).ok();
+        let both = self.settings.as_deref().zip(now.as_deref());
+        let later = both.map_or_else(Vec::new, |(before, now)| later_settings(before, now));
+        if !later.is_empty() {
+            tracing::warn!(
+                settings = later.join(", "),
+                "SIGHUP: these settings have other values now, which count from the next start on"
+            );
         }
     }
 
     /// What the files say now. Nothing of it is used where one of them is wrong.
-    fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>)> {
+    async fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>)> {
         let (config, _) = Config::load_for_signer(self.file.as_deref())?;
         // Another file would be one of the next start.
         let (path, _) = self.signer.policy_file();
         let has_policy = self.had_policy || path.exists();
-        let policy = has_policy.then(|| wiring::policy_again(&self.signer));
-        Ok((config.log, policy.transpose()?))
+        let policy = if has_policy {
+            let read = || wiring::policy_again(&self.signer);
+            Some(policy_reload::read_settled(&self.policy, read).await?)
+        } else {
+            None
+        };
+        Ok((config.log, policy))
     }
 }
 
@@ -152,8 +151,8 @@ mod tests {
         assert!(later_settings(&before, &before).is_empty());
     }
 
-    #[test]
-    fn configuration_that_is_wrong__should_change_nothing() {
+    #[tokio::test(start_paused = true)]
+    async fn configuration_that_is_wrong__should_change_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, policy) = (
             folder.path().join("signer.toml"),
@@ -170,16 +169,16 @@ mod tests {
         write("info", POLICY);
         let (config, _) = Config::load_for_signer(Some(&file)).expect("loads");
         let current = Arc::new(CurrentPolicy::new(Policy::production()));
-        let in_force = InForce::new(Some(file.clone()), config.signer, current);
-        let (log, _) = in_force.read().expect("it is as it was");
+        let in_force = InForce::new(Some(file.clone()), None, config.signer, current);
+        let (log, _) = in_force.read().await.expect("it is as it was");
         assert_eq!(log.level, "info");
         write("debug", POLICY);
-        assert_eq!(in_force.read().expect("it is right").0.level, "debug");
+        assert_eq!(in_force.read().await.expect("it is right").0.level, "debug");
         write("infoo", POLICY);
-        assert!(in_force.read().is_err());
+        assert!(in_force.read().await.is_err());
         write("debug", "version = 2\nraw_singing = true\n");
-        assert!(in_force.read().is_err());
+        assert!(in_force.read().await.is_err());
         std::fs::remove_file(&file).expect("removed");
-        assert!(in_force.read().is_err());
+        assert!(in_force.read().await.is_err());
     }
 }
