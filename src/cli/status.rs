@@ -138,7 +138,7 @@ fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
     let with_bans = names(&|node| !node.bans.is_empty());
     add(
         lines,
-        "refuses this orchestrator (signer.orchestrators)",
+        "signer.orchestrators",
         &status.nodes_that_refuse,
     );
     let strangers = status.vaults.as_ref().map(|vaults| &vaults.strangers);
@@ -431,11 +431,11 @@ mod tests {
         };
         assert_eq!(code(&silent), 5);
         let refused = GetStatusResponse {
-            nodes_that_refuse: vec!["graz".into()],
+            nodes_that_refuse: vec!["graz does not list ssh-ed25519 AAAA one".into()],
             ..well()
         };
         assert_eq!(code(&refused), 5);
-        let line = "          refuses this orchestrator (signer.orchestrators): graz";
+        let line = "          signer.orchestrators: graz does not list ssh-ed25519 AAAA one";
         assert_eq!(lines(&refused)[2], line);
         let mut strangers = well();
         if let Some(vaults) = &mut strangers.vaults {

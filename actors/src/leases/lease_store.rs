@@ -6,6 +6,7 @@ use covault_core::{
     deposit::transfer::FollowedChain,
     fault::{Class, Fault},
     ids::{OrchestratorId, VaultId},
+    order::NodeId,
 };
 
 use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow, member, member_of, preferred};
@@ -237,6 +238,31 @@ pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRo
         term: 1,
     };
     Ok((stored, mine))
+}
+
+/// The processes with vaults that are alive, as far as they have an identity: their names, and what nodes are to list.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn live_homes(
+    services: &Services,
+) -> Result<BTreeMap<OrchestratorId, (String, NodeId)>, Fault> {
+    let me = services.held_leases.me();
+    let eligible = services.held_leases.eligible().unwrap_or_default();
+    let mut homes = BTreeMap::new();
+    if let (true, Some(home)) = (services.runs_vaults, services.home) {
+        homes.insert(me, (services.name.clone(), NodeId(home)));
+    }
+    let all = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
+    for (key, row) in services.store.scan(&all).await? {
+        let live = member_of(&key).filter(|id| eligible.contains(id));
+        if let (Some(id), Ok(member)) = (live, rows::decode::<MemberRow>(&row.value))
+            && let Some(home) = member.home
+        {
+            homes.insert(id, (member.name, NodeId(home)));
+        }
+    }
+    Ok(homes)
 }
 
 /// The chains that this process or another one has in its configuration, and whether none of them follows it now.

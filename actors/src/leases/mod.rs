@@ -28,7 +28,9 @@ use crate::store::{Key, KeySpace};
 pub use fence::{CommitGuard, GuardedStore, LeaseFence, LogListener, RestoreFence, UnleasedGuard};
 pub use hot_rows::LeaseTerm;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
-pub use lease_store::{first_lease, maintenance_lease, release_all, take_all, unowned_chains};
+pub use lease_store::{
+    first_lease, live_homes, maintenance_lease, release_all, take_all, unowned_chains,
+};
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
 pub use placement::preferred;
 

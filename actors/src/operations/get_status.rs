@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, order::NodeId, schema::admin, version::THIS_VERSION};
+use covault_core::{fault::Fault, schema::admin, version::THIS_VERSION};
 
 use super::{Operation, OperationCall, list_nodes::nodes_message};
 use crate::{
     chain_rpc::EndpointHealth,
     health::Health,
-    nodes, overview,
+    leases, nodes, overview,
     services::{Services, skip_unreadable},
     store::overview_rows::{
         self, BackupRow, FailedRequest, OpenRequestCounts, ServiceCounts, VaultCounts,
@@ -91,14 +91,21 @@ async fn with_stored(
     })
 }
 
-/// The admitted nodes that do not list this orchestrator.
+/// Which nodes do not list which processes with vaults, in words. Others send them no orders.
 async fn refusing(services: &Services) -> Result<Vec<String>, Fault> {
-    let Some(own) = services.home.map(NodeId) else {
-        return Ok(Vec::new());
-    };
-    let nodes = nodes::written(services).await?.into_iter();
-    let refusing = nodes.filter(|node| !node.lists_orchestrator(&own));
-    Ok(refusing.map(|node| node.name).collect())
+    let homes = leases::live_homes(services).await?;
+    let mut refusing = Vec::new();
+    for node in nodes::written(services).await? {
+        let missing = homes
+            .values()
+            .filter(|(_, home)| !node.lists_orchestrator(home));
+        refusing.extend(missing.map(|(name, home)| {
+            let home = home.openssh_line(name);
+            format!("{} does not list {home}", node.name)
+        }));
+    }
+    refusing.truncate(overview::MOST_NAMES);
+    Ok(refusing)
 }
 
 fn counted(counts: ServiceCounts) -> (admin::VaultCounts, admin::OpenRequestCounts) {
@@ -185,4 +192,90 @@ fn chains(nodes: Vec<EndpointHealth>) -> Vec<admin::ChainNodes> {
 
 fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::Arc;
+
+    use covault_core::{
+        ids::OrchestratorId,
+        order::{ListedNodes, NodeId},
+        testing::{ConstantEntropy, ManualClock},
+    };
+
+    use super::*;
+    use crate::{
+        chain_rpc::ChainClients,
+        leases::{MemberRow, member},
+        nodes::{AdmittedNode, status::NodeStatusRow},
+        port::NodeView,
+        services::Listeners,
+        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        store::{Batch, Precondition, Store as _, memory::MemoryStore, rows},
+        testing::NoSigners,
+    };
+
+    fn process(store: &Arc<MemoryStore>, home: u8, runs_vaults: bool) -> Services {
+        let parts = OrchestratorParts {
+            store: Arc::clone(store) as _,
+            signers: Arc::<NoSigners>::default(),
+            clock: Arc::new(ManualClock::at(1)),
+            entropy: Arc::new(ConstantEntropy(home)),
+            chains: ChainClients::default(),
+            settings: Settings::default(),
+            webhooks: Default::default(),
+            sharing: OrchestratorSharing {
+                home: Some([home; 32]),
+                runs_vaults,
+                ..OrchestratorSharing::default()
+            },
+        };
+        Services::new(parts, Listeners::none())
+    }
+
+    #[tokio::test]
+    async fn nodes__should_list_the_processes_with_vaults_and_no_others() {
+        let store = Arc::new(MemoryStore::new());
+        let (node, mut batch) = (NodeId([9; 32]), Batch::new());
+        let admitted = AdmittedNode {
+            id: node,
+            name: "graz".into(),
+            at_ms: 1,
+        };
+        let nobody = None::<[&NodeId; 0]>;
+        let seen = NodeStatusRow {
+            at_ms: 1,
+            node: NodeView {
+                listed: Some(ListedNodes::new([&NodeId([1; 32])], nobody)),
+                ..NodeView::unseen(node)
+            },
+        };
+        let [one, two, dead] = [1, 2, 3].map(|id| OrchestratorId::from_bytes([id; 16]));
+        for (id, home) in [(one, 1), (two, 2), (dead, 3)] {
+            let row = MemberRow {
+                name: format!("process{home}"),
+                home: Some([home; 32]),
+                ..MemberRow::default()
+            };
+            let row = rows::encode(&row).unwrap();
+            batch.put(member(id), Precondition::Absent, row);
+        }
+        let row = rows::encode(&admitted).unwrap();
+        batch.put(rows::node(node), Precondition::Absent, row);
+        let row = rows::encode(&seen).unwrap();
+        batch.put(rows::node_status(node), Precondition::Absent, row);
+        store.commit(batch).await.unwrap();
+
+        let (http, with_vaults) = (process(&store, 7, false), process(&store, 1, true));
+        http.held_leases.set_eligible(vec![one]);
+        assert!(refusing(&http).await.unwrap().is_empty());
+        for services in [&http, &with_vaults] {
+            services.held_leases.set_eligible(vec![one, two]);
+            let two = NodeId([2; 32]).openssh_line("process2");
+            let words = format!("graz does not list {two}");
+            assert_eq!(refusing(services).await.unwrap(), [words]);
+        }
+    }
 }

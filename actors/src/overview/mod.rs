@@ -30,7 +30,7 @@ const PAGE: usize = 256;
 /// So many rows are counted when someone asks, for an answer that is never old.
 const FRESH: usize = 1_000;
 /// So many names are kept of each kind.
-const MOST_NAMES: usize = 50;
+pub(crate) const MOST_NAMES: usize = 50;
 
 /// What a look at everything has found.
 pub struct Census {

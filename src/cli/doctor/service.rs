@@ -71,8 +71,7 @@ fn nodes(nodes: &[Node]) -> Check {
 /// Whether processes list each other as they must.
 fn lists(status: &GetStatusResponse) -> Check {
     let refused = status.nodes_that_refuse.iter();
-    let refused = refused
-        .map(|node| format!("{node} does not list this orchestrator (signer.orchestrators)"));
+    let refused = refused.map(|words| format!("{words} (signer.orchestrators)"));
     let strangers = status.vaults.as_ref().map(|vaults| vaults.strangers.iter());
     let words: Vec<String> = refused
         .chain(strangers.into_iter().flatten().cloned())
@@ -80,7 +79,7 @@ fn lists(status: &GetStatusResponse) -> Check {
     if words.is_empty() {
         return Check::ok(
             LISTS,
-            "nodes list this orchestrator, and those that hold shares together each other",
+            "nodes list the orchestrators, and those that hold shares together each other",
         );
     }
     Check::fail(
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!(of(&status, VERSIONS), Some(State::Fail));
         status.last_backup = None;
         assert_eq!(of(&status, BACKUP), Some(State::Warn));
-        status.nodes_that_refuse.push("wels".into());
+        status.nodes_that_refuse.push("wels does not list one".into());
         assert_eq!(of(&status, LISTS), Some(State::Fail));
         status.not_ready = Some("no signer node can be reached".into());
         assert_eq!(of(&status, ORCHESTRATOR), Some(State::Fail));
