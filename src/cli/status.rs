@@ -136,11 +136,7 @@ fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
     add(lines, "away", &names(&|node| !node.live));
     add(lines, "does not sign", &names(&is_halted));
     let with_bans = names(&|node| !node.bans.is_empty());
-    add(
-        lines,
-        "signer.orchestrators",
-        &status.nodes_that_refuse,
-    );
+    add(lines, "signer.orchestrators", &status.nodes_that_refuse);
     let strangers = status.vaults.as_ref().map(|vaults| &vaults.strangers);
     add(lines, "peers", strangers.unwrap_or(&Vec::new()));
     add(lines, "has banned a peer that cheated", &with_bans);

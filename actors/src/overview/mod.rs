@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use covault_core::{
     fault::Fault,
     ids::VaultId,
-    order::NodeId,
+    order::{Generation, NodeId},
     wallet::vault::{KeyState, Vault},
 };
 
 use crate::{
+    leases::{self, LeaseRow, LeaseScope},
     nodes,
     port::NodeView,
     requests::stuck,
@@ -29,6 +30,8 @@ use crate::{
 const PAGE: usize = 256;
 /// So many rows are counted when someone asks, for an answer that is never old.
 const FRESH: usize = 1_000;
+/// So many groups of nodes are looked at for one key.
+const MOST_GROUPS: usize = 10_000;
 /// So many names are kept of each kind.
 pub(crate) const MOST_NAMES: usize = 50;
 
@@ -97,6 +100,7 @@ pub async fn last_backup(services: &Services) -> Result<Option<BackupRow>, Fault
 async fn census(services: &Services, most: usize) -> Result<Option<Census>, Fault> {
     let nodes = nodes::written(services).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, node)).collect();
+    let homes = leases::live_homes(services).await?;
     let mut census = Census {
         counts: ServiceCounts {
             at_ms: services.now_ms(),
@@ -111,11 +115,18 @@ async fn census(services: &Services, most: usize) -> Result<Option<Census>, Faul
         if read > most {
             return Ok(None);
         }
+        let mut vaults: Vec<Vault> = Vec::with_capacity(page.len());
         for (_, row) in &page {
-            let vault = skip_unreadable(rows::decode(&row.value), "a vault")?;
-            if let Some(vault) = vault {
-                census.add_vault(services, &vault, &nodes).await?;
-            }
+            vaults.extend(skip_unreadable(rows::decode(&row.value), "a vault")?);
+        }
+        let leases = vaults.iter().map(|vault| LeaseScope::Vault(vault.id).key());
+        let leases = leases.collect::<Vec<_>>();
+        let leases = services.load_all::<LeaseRow>(&leases).await?;
+        for (vault, lease) in vaults.iter().zip(leases) {
+            let owner = lease.ok().flatten().and_then(|lease| lease.owner);
+            let home = owner.and_then(|owner| homes.get(&owner));
+            let home = home.map(|(_, home)| home);
+            census.add_vault(services, vault, &nodes, home).await?;
         }
         next = scan.rest(&page);
         // Others are not to wait for it.
@@ -156,6 +167,38 @@ fn count(rows: usize) -> u64 {
     u64::try_from(rows).unwrap_or(u64::MAX)
 }
 
+/// How many holders can sign together: those that are available, take the orders of the vault's orchestrator, and list each
+/// other.
+fn signing_together(
+    vault: VaultId,
+    generation: &Generation,
+    nodes: &BTreeMap<NodeId, NodeView>,
+    home: Option<&NodeId>,
+) -> usize {
+    let views = available(vault, generation, nodes);
+    let views = views.filter(|node| home.is_none_or(|home| node.lists_orchestrator(home)));
+    let mut groups = MOST_GROUPS;
+    most_together(&views.collect::<Vec<_>>(), &mut groups)
+}
+
+/// The largest group of nodes that all list each other. Once no more `groups` may be looked at, all are taken for one.
+fn most_together(nodes: &[&NodeView], groups: &mut usize) -> usize {
+    let Some((first, others)) = nodes.split_first() else {
+        return 0;
+    };
+    let Some(left) = groups.checked_sub(1) else {
+        return nodes.len();
+    };
+    *groups = left;
+    let each = |peer: &&NodeView| first.lists_peer(&peer.id) && peer.lists_peer(&first.id);
+    let peers: Vec<&NodeView> = others.iter().copied().filter(each).collect();
+    let with_first = most_together(&peers, groups).saturating_add(1);
+    match peers.len() == others.len() {
+        true => with_first,
+        false => with_first.max(most_together(others, groups)),
+    }
+}
+
 impl Census {
     /// Holders of one key that do not list each other: what one asks of another is refused.
     fn add_strangers(&mut self, vault: &Vault, nodes: &BTreeMap<NodeId, NodeView>) {
@@ -178,11 +221,13 @@ impl Census {
         }
     }
 
+    /// `home`: what nodes must list of the process that has the vault, where that is known.
     async fn add_vault(
         &mut self,
         services: &Services,
         vault: &Vault,
         nodes: &BTreeMap<NodeId, NodeView>,
+        home: Option<&NodeId>,
     ) -> Result<(), Fault> {
         let counts = &mut self.counts.vaults;
         let name = || vault.name.clone();
@@ -199,7 +244,7 @@ impl Census {
             let KeyState::Ready(live) = &key.state else {
                 continue;
             };
-            let can_sign = available(vault.id, &live.generation, nodes);
+            let can_sign = signing_together(vault.id, &live.generation, nodes, home);
             let Some(spare) = can_sign.checked_sub(live.generation.threshold.into()) else {
                 counts.short += 1;
                 if counts.cannot_sign.len() < MOST_NAMES {
@@ -225,5 +270,50 @@ impl Census {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::order::ListedNodes;
+
+    use super::*;
+
+    fn node(id: u8, orchestrators: &[u8], peers: Option<&[u8]>) -> NodeView {
+        let ids = |of: &[u8]| of.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
+        let peers = peers.map(ids);
+        NodeView {
+            live: true,
+            listed: Some(ListedNodes::new(&ids(orchestrators), peers.as_ref())),
+            ..NodeView::unseen(NodeId([id; 32]))
+        }
+    }
+
+    fn together(nodes: Vec<NodeView>) -> usize {
+        let generation = Generation {
+            epoch: 0,
+            threshold: 2,
+            holders: nodes.iter().map(|node| node.id).collect(),
+        };
+        let nodes = nodes.into_iter().map(|node| (node.id, node)).collect();
+        let vault = VaultId::from_bytes([1; 16]);
+        signing_together(vault, &generation, &nodes, Some(&NodeId([9; 32])))
+    }
+
+    #[test]
+    fn holders__should_count_as_available_where_they_may_work_together() {
+        let all = |id| node(id, &[9], Some(&[1, 2, 3]));
+        assert_eq!(together(vec![all(1), all(2), all(3)]), 3);
+        let refuses = |id| node(id, &[8], Some(&[1, 2, 3]));
+        assert_eq!(together(vec![all(1), refuses(2), refuses(3)]), 1);
+        let alone = node(2, &[9], Some(&[2]));
+        assert_eq!(together(vec![all(1), alone.clone()]), 1);
+        assert_eq!(together(vec![all(1), alone, all(3)]), 2);
+        let any = |id| node(id, &[9], None);
+        assert_eq!(together(vec![any(1), any(2)]), 2);
+        // However many there are, and whomever they list.
+        let odd = |id: u8| node(id, &[9], Some(&[1, id ^ 1, id ^ 2, id ^ 4, id ^ 64]));
+        assert!(together((0..=254).map(odd).collect()) >= 2);
     }
 }

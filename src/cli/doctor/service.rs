@@ -178,7 +178,9 @@ mod tests {
         assert_eq!(of(&status, VERSIONS), Some(State::Fail));
         status.last_backup = None;
         assert_eq!(of(&status, BACKUP), Some(State::Warn));
-        status.nodes_that_refuse.push("wels does not list one".into());
+        status
+            .nodes_that_refuse
+            .push("wels does not list one".into());
         assert_eq!(of(&status, LISTS), Some(State::Fail));
         status.not_ready = Some("no signer node can be reached".into());
         assert_eq!(of(&status, ORCHESTRATOR), Some(State::Fail));
