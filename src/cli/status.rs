@@ -12,6 +12,8 @@ use super::{CommandFinding, ago, answer_json, client::ConnectionArgs, one_line, 
 const MOST_NAMES: usize = 8;
 /// What was counted longer ago says nothing of now, in milliseconds.
 const OLD_MS: u64 = 30 * 60 * 1000;
+/// Nothing is known of nodes that nobody has watched for longer, in milliseconds: several lease times, and clocks may differ.
+const UNWATCHED_MS: u64 = 2 * 60 * 1000;
 /// Why a node does not sign that does not count.
 const CLIENT_SIGNER: &str = "clientSigner";
 
@@ -58,10 +60,33 @@ fn is_silent(chain: &&ChainNodes) -> bool {
     chain.answering == 0
 }
 
+/// Why what is said of nodes and vaults may have been so long ago.
+fn unwatched(status: &GetStatusResponse) -> Option<String> {
+    if status.orchestrators == 0 {
+        return Some("no process with vaults is alive".to_owned());
+    }
+    let passed_ms = status
+        .nodes_as_of_ms
+        .map(|as_of_ms| status.now_ms.saturating_sub(as_of_ms));
+    match passed_ms {
+        None => Some("no process with vaults watches the signer nodes".to_owned()),
+        Some(passed_ms) if passed_ms > UNWATCHED_MS => Some(format!(
+            "the process that watches the signer nodes was last there {}",
+            ago(passed_ms)
+        )),
+        Some(_) => None,
+    }
+}
+
 fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
     if let Some(reason) = &status.not_ready {
         let sentence = format!("cannot sign: {}", one_line(reason));
         return Some(CommandFinding::cannot_sign(sentence));
+    }
+    if let Some(reason) = unwatched(status) {
+        return Some(CommandFinding::cannot_sign(format!(
+            "cannot sign: {reason}"
+        )));
     }
     let cannot = status.vaults.as_ref().map_or(0, cannot_sign);
     if cannot > 0 {
@@ -132,7 +157,11 @@ fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
         those.map(|node| node.name.clone()).collect()
     };
     let live = status.nodes.iter().filter(|node| node.live).count();
-    lines.push(format!("nodes     {live} of {} live", status.nodes.len()));
+    let mut line = format!("nodes     {live} of {} live", status.nodes.len());
+    if let Some(reason) = unwatched(status) {
+        line.push_str(&format!(", as far as is known: {reason}"));
+    }
+    lines.push(line);
     add(lines, "away", &names(&|node| !node.live));
     add(lines, "does not sign", &names(&is_halted));
     let with_bans = names(&|node| !node.bans.is_empty());
@@ -274,6 +303,7 @@ mod tests {
             now_ms: NOW_MS,
             version: "1.2.3".into(),
             orchestrators: 1,
+            nodes_as_of_ms: Some(NOW_MS - UNWATCHED_MS),
             nodes: vec![
                 node("vienna", true, &[]),
                 node("graz", true, &[CLIENT_SIGNER]),
@@ -411,12 +441,29 @@ mod tests {
         assert_eq!(code(&uncounted), 5);
         let mut old = well();
         old.now_ms += OLD_MS;
+        assert_eq!(code(&old), 6);
+        old.nodes_as_of_ms = Some(old.now_ms);
         assert_eq!(code(&old), 5);
         assert!(
             lines(&old)[2].ends_with("as they were 30 min ago"),
             "{:?}",
             lines(&old)
         );
+        let dead = GetStatusResponse {
+            orchestrators: 0,
+            ..well()
+        };
+        let unwatched = GetStatusResponse {
+            nodes_as_of_ms: None,
+            ..well()
+        };
+        for (status, words) in [
+            (dead, "no process with vaults is alive"),
+            (unwatched, "watches the signer nodes"),
+        ] {
+            assert_eq!(code(&status), 6);
+            assert!(lines(&status)[1].contains(words), "{:?}", lines(&status));
+        }
         let silent = GetStatusResponse {
             chains: vec![ChainNodes {
                 chain: "TON".into(),

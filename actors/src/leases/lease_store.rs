@@ -240,6 +240,24 @@ pub async fn first_lease(services: &Services, vault: VaultId) -> Result<(LeaseRo
     Ok((stored, mine))
 }
 
+/// When the process that does what is done once for all was last there, and so watches the nodes; `None`: there is none.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn watched_ms(services: &Services) -> Result<Option<u64>, Fault> {
+    if services.store.exclusive() {
+        return Ok(Some(services.now_ms()));
+    }
+    let lease = services
+        .load::<LeaseRow>(&LeaseScope::Maintenance.key())
+        .await?;
+    let Some(watcher) = lease.and_then(|(lease, _)| lease.owner) else {
+        return Ok(None);
+    };
+    let member = services.load::<MemberRow>(&member(watcher)).await?;
+    Ok(member.map(|(member, _)| member.at_ms))
+}
+
 /// The processes with vaults that are alive, as far as they have an identity: their names, and what nodes are to list.
 ///
 /// # Errors

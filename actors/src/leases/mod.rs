@@ -29,7 +29,7 @@ pub use fence::{CommitGuard, GuardedStore, LeaseFence, LogListener, RestoreFence
 pub use hot_rows::LeaseTerm;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
 pub use lease_store::{
-    first_lease, live_homes, maintenance_lease, release_all, take_all, unowned_chains,
+    first_lease, live_homes, maintenance_lease, release_all, take_all, unowned_chains, watched_ms,
 };
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
 pub use placement::preferred;

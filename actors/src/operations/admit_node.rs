@@ -1,12 +1,8 @@
 use async_trait::async_trait;
 use covault_core::{fault::Fault, schema::admin};
 
-use super::{
-    Operation, OperationCall,
-    admin::parse_line,
-    list_nodes::{as_of_ms, node_message},
-};
-use crate::{audit::AuditActor, nodes};
+use super::{Operation, OperationCall, admin::parse_line, list_nodes::node_message};
+use crate::{audit::AuditActor, leases, nodes};
 
 /// Admits a signer node. Repeating it changes nothing but the name, if one is given.
 pub struct AdmitNode;
@@ -24,7 +20,7 @@ impl Operation for AdmitNode {
             name: request.name,
         };
         nodes::change(call.services, change, &AuditActor::caller(call.caller)).await?;
-        let as_of_ms = as_of_ms(call.services).await?;
+        let as_of_ms = leases::watched_ms(call.services).await?;
         let mut nodes = nodes::written(call.services).await?.into_iter();
         let node = nodes.find(|node| node.id == id);
         Ok(admin::AdmitNodeResponse {

@@ -82,6 +82,7 @@ async fn with_stored(
     Ok(admin::GetStatusResponse {
         nodes: nodes.nodes,
         want_to_join: nodes.want_to_join,
+        nodes_as_of_ms: nodes.as_of_ms,
         vaults,
         requests,
         last_backup: backup.map(|BackupRow { at_ms, bytes }| admin::StoreBackup { at_ms, bytes }),

@@ -3,7 +3,7 @@ use covault_core::{fault::Fault, schema::admin};
 
 use super::{Operation, OperationCall};
 use crate::{
-    leases::{LeaseRow, LeaseScope, MemberRow, member},
+    leases,
     nodes::{self, status},
     port::{NodeHalt, NodeView, UnadmittedView},
     services::Services,
@@ -26,7 +26,7 @@ impl Operation for ListNodes {
 
 /// The nodes as operators see them.
 pub(super) async fn nodes_message(services: &Services) -> Result<admin::ListNodesResponse, Fault> {
-    let as_of_ms = as_of_ms(services).await?;
+    let as_of_ms = leases::watched_ms(services).await?;
     let mut want_to_join = status::unadmitted(services).await?;
     let nodes = nodes::written(services).await?;
     // The list may be older than an admission.
@@ -38,21 +38,6 @@ pub(super) async fn nodes_message(services: &Services) -> Result<admin::ListNode
         now_ms: services.now_ms(),
         as_of_ms,
     })
-}
-
-/// When the orchestrator that watches the nodes was last there; `None`: nobody watches them.
-pub(super) async fn as_of_ms(services: &Services) -> Result<Option<u64>, Fault> {
-    if services.store.exclusive() {
-        return Ok(Some(services.now_ms()));
-    }
-    let lease = services
-        .load::<LeaseRow>(&LeaseScope::Maintenance.key())
-        .await?;
-    let Some(watcher) = lease.and_then(|(lease, _)| lease.owner) else {
-        return Ok(None);
-    };
-    let member = services.load::<MemberRow>(&member(watcher)).await?;
-    Ok(member.map(|(member, _)| member.at_ms))
 }
 
 /// A node as operators see it.

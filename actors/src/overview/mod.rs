@@ -61,10 +61,16 @@ pub async fn counts(services: &Services) -> Result<Option<ServiceCounts>, Fault>
     let vaults = written.as_ref().map_or(0, |it| it.vaults.all());
     let rows = [vaults, awaiting, unsigned, followed];
     let rows = rows.into_iter().fold(0, u64::saturating_add);
+    // What is counted now is no newer than what is known of the nodes.
     if usize::try_from(rows).is_ok_and(|rows| rows <= FRESH)
+        && let Some(watched_ms) = leases::watched_ms(services).await?
         && let Some(now) = census(services, FRESH).await?
     {
-        return Ok(Some(now.counts));
+        let at_ms = now.counts.at_ms.min(watched_ms);
+        return Ok(Some(ServiceCounts {
+            at_ms,
+            ..now.counts
+        }));
     }
     Ok(written)
 }
