@@ -1,7 +1,8 @@
 //! The actor that writes down how the service is as a whole. The failures of its own process each does; vaults and requests
 //! are counted by one for all: the one that holds the maintenance lease.
 //!
-//! It takes at most one hundredth of a core: very many vaults are counted seldom.
+//! It takes at most one hundredth of a core as long as that leaves counts of a few minutes; and it counts at once when a
+//! signer node comes, goes, stops signing or lists others.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,7 +12,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{Census, census};
 use crate::{
-    leases,
+    leases, nodes,
+    port::NodeView,
     process::counters::SHOWN_FAILURES,
     services::{Services, skip_unreadable},
     store::{
@@ -25,6 +27,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(2);
 /// A count is followed by a pause of so many times as long as it took.
 const PAUSES: u64 = 100;
+/// But by no longer one than this, in milliseconds: what nodes do not tell, such as new vaults, shows by then.
+const MAX_PAUSE_MS: u64 = 5 * 60 * 1000;
 /// What has not changed is written again after so many milliseconds, so that it does not look old.
 const REWRITTEN_MS: u64 = 60_000;
 /// So many vaults are named in the log at once.
@@ -53,6 +57,7 @@ impl Actor for ServiceObserver {
             services,
             written: None,
             short: BTreeMap::new(),
+            nodes: Vec::new(),
             count_due_ms: 0,
             failing: false,
         })
@@ -87,7 +92,9 @@ pub struct ServiceObserverState {
     written: Option<ServiceCounts>,
     /// The vaults that had too few signers when this process last counted.
     short: BTreeMap<VaultId, String>,
-    /// When it counts again, by the steady clock.
+    /// The nodes as they were when it last counted, by what decides whether they sign.
+    nodes: Vec<NodeView>,
+    /// When it counts again, by the steady clock, unless nodes change.
     count_due_ms: u64,
     failing: bool,
 }
@@ -101,7 +108,9 @@ impl ServiceObserverState {
             return Ok(());
         };
         let began_ms = here.monotonic.elapsed_ms();
-        if began_ms < self.count_due_ms {
+        let nodes = nodes::written(&here).await?.into_iter();
+        let nodes: Vec<NodeView> = nodes.map(deciding).collect();
+        if began_ms < self.count_due_ms && nodes == self.nodes {
             return Ok(());
         }
         let Some(census) = census(&here, usize::MAX).await? else {
@@ -109,7 +118,9 @@ impl ServiceObserverState {
         };
         let ended_ms = here.monotonic.elapsed_ms();
         let took_ms = ended_ms.saturating_sub(began_ms);
-        self.count_due_ms = ended_ms.saturating_add(took_ms.saturating_mul(PAUSES));
+        let pause_ms = took_ms.saturating_mul(PAUSES).min(MAX_PAUSE_MS);
+        self.count_due_ms = ended_ms.saturating_add(pause_ms);
+        self.nodes = nodes;
         self.write(&here, census).await
     }
 
@@ -129,6 +140,17 @@ impl ServiceObserverState {
         tell_changes(&self.short, &short);
         self.short = short;
         Ok(())
+    }
+}
+
+/// What decides of a node whether it signs.
+fn deciding(node: NodeView) -> NodeView {
+    NodeView {
+        live: node.live,
+        halted: node.halted,
+        frozen: node.frozen,
+        listed: node.listed,
+        ..NodeView::unseen(node.id)
     }
 }
 
@@ -211,33 +233,44 @@ async fn add_failures(services: &Services, failed: &[FailedRequest]) -> Result<b
 mod tests {
     use covault_core::{
         ids::RequestId,
+        order::NodeId,
+        port::Clock as _,
         testing::{ConstantEntropy, ManualClock},
     };
 
     use super::*;
     use crate::{
         chain_rpc::ChainClients,
+        nodes::{AdmittedNode, status::NodeStatusRow},
         services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
-        store::memory::MemoryStore,
-        testing::NoSigners,
+        store::{KeySpace, Store, memory::MemoryStore},
+        testing::{NoSigners, StoreCall, ToldStore},
     };
 
     fn process(store: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> ServiceObserverState {
+        process_on(Arc::clone(store) as _, clock)
+    }
+
+    fn process_on(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> ServiceObserverState {
         let parts = OrchestratorParts {
-            store: Arc::clone(store) as _,
+            store,
             signers: Arc::<NoSigners>::default(),
             clock: Arc::clone(clock) as _,
             entropy: Arc::new(ConstantEntropy(1)),
             chains: ChainClients::default(),
             settings: Settings::default(),
             webhooks: Default::default(),
-            sharing: OrchestratorSharing::default(),
+            sharing: OrchestratorSharing {
+                monotonic: Arc::clone(clock) as _,
+                ..OrchestratorSharing::default()
+            },
         };
         ServiceObserverState {
             services: Arc::new(Services::new(parts, Listeners::none())),
             written: None,
             short: BTreeMap::new(),
+            nodes: Vec::new(),
             count_due_ms: 0,
             failing: false,
         }
@@ -300,5 +333,55 @@ mod tests {
         assert_eq!(writes(0).await, 1);
         assert_eq!(writes(REWRITTEN_MS - 1).await, 1);
         assert_eq!(writes(1).await, 2);
+    }
+
+    #[tokio::test]
+    async fn counts__should_be_minutes_old_at_most_and_follow_the_nodes_at_once() {
+        const COUNT_MS: u64 = 60_000;
+        let (inner, clock) = (
+            Arc::new(MemoryStore::new()),
+            Arc::new(ManualClock::at(1_000_000)),
+        );
+        let slow = Arc::clone(&clock);
+        let inner: Arc<dyn Store> = inner;
+        let store = ToldStore::new(&inner, move |told: StoreCall<'_>| {
+            if matches!(told, StoreCall::Scan(scan) if scan.space == KeySpace::Vault) {
+                slow.advance(COUNT_MS);
+            }
+        });
+        let mut observer = process_on(store, &clock);
+        let mut look = async |passed_ms| {
+            clock.advance(passed_ms);
+            let before = clock.now_ms();
+            observer.look().await.unwrap();
+            clock.now_ms() - before == COUNT_MS
+        };
+        assert!(look(0).await);
+        assert!(!look(MAX_PAUSE_MS - 1).await);
+        assert!(look(1).await);
+        assert!(!look(2_000).await);
+        let id = NodeId([9; 32]);
+        let admitted = AdmittedNode {
+            id,
+            name: "graz".into(),
+            at_ms: 1,
+        };
+        for live in [true, false] {
+            let row = NodeStatusRow {
+                at_ms: 1,
+                node: NodeView {
+                    live,
+                    ..NodeView::unseen(id)
+                },
+            };
+            let mut batch = Batch::new();
+            let admitted = rows::encode(&admitted).unwrap();
+            batch.put(rows::node(id), Precondition::Any, admitted);
+            let row = rows::encode(&row).unwrap();
+            batch.put(rows::node_status(id), Precondition::Any, row);
+            inner.commit(batch).await.unwrap();
+            assert!(look(2_000).await, "live: {live}");
+            assert!(!look(2_000).await);
+        }
     }
 }
