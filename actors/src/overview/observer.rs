@@ -4,7 +4,11 @@
 //! It takes at most one hundredth of a core as long as that leaves counts of a few minutes; and it counts at once when a
 //! signer node comes, goes, stops signing or lists others.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::VaultId};
@@ -213,10 +217,15 @@ async fn add_failures(services: &Services, failed: &[FailedRequest]) -> Result<b
     let known = row.map(|row| rows::decode::<Vec<FailedRequest>>(&row.value));
     let known = known.map(|known| skip_unreadable(known, "the last failures"));
     let mut all = known.transpose()?.flatten().unwrap_or_default();
-    all.extend_from_slice(failed);
-    all.sort_by_key(|failed| (failed.at_ms, failed.request));
+    // A clock that was ahead must not hide what fails later: the order is that of writing.
+    let now_ms = services.now_ms();
+    for known in &mut all {
+        known.at_ms = known.at_ms.min(now_ms);
+    }
     // A commit of which it was not known may have been taken.
-    all.dedup();
+    let known: HashSet<_> = all.iter().map(|failed| failed.request).collect();
+    let new = failed.iter().filter(|it| !known.contains(&it.request));
+    all.extend(new.cloned());
     let older = all.len().saturating_sub(SHOWN_FAILURES);
     all.drain(..older);
     let mut batch = Batch::new();
@@ -290,7 +299,10 @@ mod tests {
 
     #[tokio::test]
     async fn failures__should_be_the_last_ten_of_all_processes() {
-        let (store, clock) = (Arc::new(MemoryStore::new()), Arc::default());
+        let (store, clock) = (
+            Arc::new(MemoryStore::new()),
+            Arc::new(ManualClock::at(1_000)),
+        );
         let (one, other) = (process(&store, &clock), process(&store, &clock));
         let numbers = async || {
             let key = overview_rows::failures();
@@ -303,11 +315,11 @@ mod tests {
         write_failures(&one.services).await.unwrap();
         other.services.counters.note_failures([failed(3)]);
         write_failures(&other.services).await.unwrap();
-        assert_eq!(numbers().await, (vec![2, 3, 4], 2));
+        assert_eq!(numbers().await, (vec![2, 4, 3], 2));
         // Of which nobody knew whether they were taken.
         one.services.counters.note_failures([failed(4)]);
         write_failures(&one.services).await.unwrap();
-        assert_eq!(numbers().await, (vec![2, 3, 4], 3));
+        assert_eq!(numbers().await, (vec![2, 4, 3], 3));
         write_failures(&other.services).await.unwrap();
         other.services.counters.note_failures((10..40).map(failed));
         write_failures(&other.services).await.unwrap();
@@ -316,6 +328,28 @@ mod tests {
             ((30..40).collect(), 4),
             "nothing is written for nothing"
         );
+    }
+
+    #[tokio::test]
+    async fn clock_that_was_ahead__should_hide_no_failure() {
+        let (store, clock) = (
+            Arc::new(MemoryStore::new()),
+            Arc::new(ManualClock::at(1_000)),
+        );
+        let one = process(&store, &clock);
+        let ahead = (10..20).map(|number| FailedRequest {
+            at_ms: u64::MAX,
+            ..failed(number)
+        });
+        one.services.counters.note_failures(ahead);
+        write_failures(&one.services).await.unwrap();
+        one.services.counters.note_failures([failed(1)]);
+        write_failures(&one.services).await.unwrap();
+        let key = overview_rows::failures();
+        let row = one.services.load::<Vec<FailedRequest>>(&key);
+        let (failures, _) = row.await.unwrap().unwrap();
+        assert_eq!(failures.last(), Some(&failed(1)));
+        assert!(failures.iter().all(|failed| failed.at_ms <= 1_000));
     }
 
     #[tokio::test]

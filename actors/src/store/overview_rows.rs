@@ -95,7 +95,7 @@ pub fn backup() -> Key {
     Key::new(KeySpace::Overview, &[&[2]])
 }
 
-/// The row of the last failures: [`FailedRequest`]s, the oldest first.
+/// The row of the last failures: [`FailedRequest`]s in the order in which they were written.
 pub fn failures() -> Key {
     Key::new(KeySpace::Overview, &[&[3]])
 }
