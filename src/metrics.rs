@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+pub use figures::is_ahead;
+
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{

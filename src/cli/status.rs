@@ -7,11 +7,14 @@ use covault_core::schema::admin::{
 };
 
 use super::{CommandFinding, ago, answer_json, client::ConnectionArgs, one_line, print_line};
+use crate::metrics::is_ahead;
 
 /// So many names are printed of each kind.
 const MOST_NAMES: usize = 8;
 /// What was counted longer ago says nothing of now, in milliseconds.
 const OLD_MS: u64 = 30 * 60 * 1000;
+/// An older backup is told of, as the alert does (deploy/prometheus/alerts.yaml), in milliseconds.
+pub(super) const OLD_BACKUP_MS: u64 = 48 * 3600 * 1000;
 /// Nothing is known of nodes that nobody has watched for longer, in milliseconds: several lease times, and clocks may differ.
 const UNWATCHED_MS: u64 = 2 * 60 * 1000;
 /// Why a node does not sign that does not count.
@@ -20,7 +23,8 @@ const CLIENT_SIGNER: &str = "clientSigner";
 /// Print whether the service can sign, and what prevents it: nodes, vaults, requests, chain nodes, store, the last backup and
 /// the last failures (calls a running orchestrator).
 ///
-/// Exit code 0: all is well; 5: it signs, but something needs attention; 6: it cannot sign for some vault, or not at all;
+/// Exit code 0: all is well; 5: it signs, but something needs attention; 6: it cannot sign for some vault, or not at all, or
+/// nobody watches the signer nodes;
 /// 1: it does not answer.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -60,6 +64,30 @@ fn is_silent(chain: &&ChainNodes) -> bool {
     chain.answering == 0
 }
 
+/// Whether the last backup is not too old, nor from a time that has not come: nobody knows how old that one is. Clocks of
+/// processes may differ a little.
+pub(super) fn is_backed_up(status: &GetStatusResponse) -> bool {
+    status.last_backup.as_ref().is_some_and(|backup| {
+        let age_ms = status.now_ms.saturating_sub(backup.at_ms);
+        age_ms <= OLD_BACKUP_MS && !is_ahead(status.now_ms, backup.at_ms)
+    })
+}
+
+/// When the last backup was made, in words.
+pub(super) fn last_backup(status: &GetStatusResponse) -> String {
+    match &status.last_backup {
+        None => "none was made (covault backup create)".to_owned(),
+        Some(backup) if is_ahead(status.now_ms, backup.at_ms) => {
+            "the last one is from a time that has not come: a clock was wrong".to_owned()
+        }
+        Some(backup) => {
+            let bytes = backup.bytes.div_ceil(1024);
+            let passed_ms = status.now_ms.saturating_sub(backup.at_ms);
+            format!("{}, {bytes} KiB", ago(passed_ms))
+        }
+    }
+}
+
 /// Why what is said of nodes and vaults may have been so long ago.
 fn unwatched(status: &GetStatusResponse) -> Option<String> {
     if status.orchestrators == 0 {
@@ -96,7 +124,10 @@ fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
     }
     let is_old = |vaults: &VaultCounts| status.now_ms.saturating_sub(vaults.counted_ms) > OLD_MS;
     let needs_attention = |node: &Node| !node.live || is_halted(node) || !node.bans.is_empty();
-    let is_degraded = status.nodes.iter().any(needs_attention)
+    let has_vaults = |it: &VaultCounts| it.ready > 0;
+    let is_unsafe = status.vaults.as_ref().is_some_and(has_vaults) && !is_backed_up(status);
+    let is_degraded = is_unsafe
+        || status.nodes.iter().any(needs_attention)
         || !status.nodes_that_refuse.is_empty()
         || status
             .vaults
@@ -132,13 +163,7 @@ fn lines(status: &GetStatusResponse) -> Vec<String> {
     lines.push(format!("bus       {}", said(&status.bus_problem)));
     if status.store_problem.is_none() {
         let since = |ms: u64| ago(status.now_ms.saturating_sub(ms));
-        lines.push(match &status.last_backup {
-            None => "backup    none was made (covault backup create)".to_owned(),
-            Some(backup) => {
-                let bytes = backup.bytes.div_ceil(1024);
-                format!("backup    {}, {bytes} KiB", since(backup.at_ms))
-            }
-        });
+        lines.push(format!("backup    {}", last_backup(status)));
         add_failures(&mut lines, &status.failures, since);
     }
     lines
@@ -314,6 +339,10 @@ mod tests {
                 ..Default::default()
             }),
             requests: Some(OpenRequestCounts::default()),
+            last_backup: Some(StoreBackup {
+                at_ms: NOW_MS - 7_200_000,
+                bytes: 4_097,
+            }),
             ..Default::default()
         }
     }
@@ -335,7 +364,7 @@ mod tests {
                 "requests  none is open",
                 "store     ok",
                 "bus       ok",
-                "backup    none was made (covault backup create)",
+                "backup    2 h ago, 5 KiB",
                 "failures  none",
             ]
         );
@@ -356,10 +385,6 @@ mod tests {
             ],
             want_to_join: vec![UnadmittedNode::default()],
             chains: vec![chain("EVM chain 1", 2), chain("TON", 1)],
-            last_backup: Some(StoreBackup {
-                at_ms: NOW_MS - 7_200_000,
-                bytes: 4_097,
-            }),
             failures: vec![FailedRequest {
                 at_ms: NOW_MS - 60_000,
                 uuid: "0192".into(),
@@ -480,6 +505,26 @@ mod tests {
         assert_eq!(code(&refused), 5);
         let line = "          signer.orchestrators: graz does not list ssh-ed25519 AAAA one";
         assert_eq!(lines(&refused)[2], line);
+        let unsaved = GetStatusResponse {
+            last_backup: None,
+            ..well()
+        };
+        let mut ahead = well();
+        ahead.last_backup = ahead.last_backup.map(|backup| StoreBackup {
+            at_ms: NOW_MS + OLD_BACKUP_MS,
+            ..backup
+        });
+        for status in [unsaved, ahead] {
+            assert_eq!(code(&status), 5);
+            let empty = GetStatusResponse {
+                vaults: Some(VaultCounts {
+                    counted_ms: NOW_MS,
+                    ..Default::default()
+                }),
+                ..status
+            };
+            assert_eq!(code(&empty), 0, "there is nothing to lose");
+        }
         let mut strangers = well();
         if let Some(vaults) = &mut strangers.vaults {
             vaults

@@ -18,6 +18,14 @@ const FEATURES: &str = if cfg!(feature = "cggmp24") {
     "none"
 };
 
+/// So far the clocks of processes on one store may be apart, in milliseconds.
+const CLOCKS_APART_MS: u64 = 5 * 60 * 1000;
+
+/// Whether a time that was written down has not come yet: a clock was wrong, and nobody knows how long ago it was.
+pub fn is_ahead(now_ms: u64, at_ms: u64) -> bool {
+    at_ms > now_ms.saturating_add(CLOCKS_APART_MS)
+}
+
 impl PrometheusText {
     /// What program this is.
     pub(super) fn build(&mut self) {
@@ -77,7 +85,9 @@ impl PrometheusText {
                 self.sample(name, &[("state", state)], count);
             }
         }
-        if let Some(BackupRow { at_ms, .. }) = backup {
+        if let Some(BackupRow { at_ms, .. }) = backup
+            && !is_ahead(now_ms, *at_ms)
+        {
             let name = "covault_backup_age_seconds";
             self.family(name, "The age of the last backup of the store");
             self.sample(name, &[], now_ms.saturating_sub(*at_ms) / 1_000);

@@ -92,6 +92,15 @@ async fn status__should_say_by_its_exit_code_whether_the_cluster_signs() {
     let mut cluster = TestCluster::start(8_000).await;
     cluster.create_vault("treasury");
     let (code, out, err) = status(&cluster, &[]);
+    assert_eq!(code, 5, "{out}{err}");
+    assert!(out.contains("backup    none was made"), "{out}");
+    let mut backup = covault();
+    backup.args(["backup", "create", "--plaintext", "--out"]);
+    backup.arg(cluster.folder.path().join("backup"));
+    let config = cluster.folder.path().join("serve.toml");
+    let (code, _, err) = said(backup.arg("--config").arg(config).output());
+    assert_eq!(code, 0, "{err}");
+    let (code, out, err) = status(&cluster, &[]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("service   ready"), "{out}");
     assert!(out.contains("nodes     3 of 3 live"), "{out}");

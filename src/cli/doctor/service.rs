@@ -8,15 +8,19 @@ use covault_core::{
     version::{THIS_VERSION, works_with},
 };
 
-use super::{super::client::ConnectionArgs, Check, within};
+use super::{
+    super::{
+        client::ConnectionArgs,
+        status::{is_backed_up, last_backup},
+    },
+    Check, within,
+};
 
 const ORCHESTRATOR: &str = "orchestrator";
 const NODES: &str = "signer nodes";
 const LISTS: &str = "who lists whom";
 const VERSIONS: &str = "versions";
 const BACKUP: &str = "backup of the store";
-/// An older backup is told of, as the alert does (deploy/prometheus/alerts.yaml).
-const OLD_BACKUP_MS: u64 = 48 * 3600 * 1000;
 
 /// What the orchestrator of this configuration says, where it runs.
 pub(super) async fn checks(config: Option<PathBuf>) -> Vec<Check> {
@@ -119,16 +123,12 @@ fn versions(status: &GetStatusResponse) -> Check {
 }
 
 fn backup(status: &GetStatusResponse) -> Check {
-    let mend = "covault backup create, each day (docs/backup-of-the-store.md)";
-    let Some(backup) = &status.last_backup else {
-        return Check::warn(BACKUP, "there was none", mend);
-    };
-    let age_ms = status.now_ms.saturating_sub(backup.at_ms);
-    let found = format!("the last one was made {}", super::super::ago(age_ms));
-    match age_ms > OLD_BACKUP_MS {
-        true => Check::warn(BACKUP, found, mend),
-        false => Check::ok(BACKUP, found),
+    let found = last_backup(status);
+    if is_backed_up(status) {
+        return Check::ok(BACKUP, found);
     }
+    let mend = "covault backup create, each day (docs/backup-of-the-store.md)";
+    Check::warn(BACKUP, found, mend)
 }
 
 #[cfg(test)]
@@ -136,7 +136,10 @@ fn backup(status: &GetStatusResponse) -> Check {
 mod tests {
     use covault_core::schema::admin::StoreBackup;
 
-    use super::{super::State, *};
+    use super::{
+        super::{super::status::OLD_BACKUP_MS, State},
+        *,
+    };
 
     fn node(name: &str, version: &str, live: bool) -> Node {
         Node {
@@ -171,6 +174,12 @@ mod tests {
             let found = states(status).into_iter().find(|(name, _)| name == what);
             found.map(|(_, state)| state)
         };
+        assert_eq!(of(&status, BACKUP), Some(State::Warn));
+        status.now_ms = 0;
+        assert_eq!(of(&status, BACKUP), Some(State::Ok), "a second ahead");
+        if let Some(backup) = &mut status.last_backup {
+            backup.at_ms = 365 * 24 * 3600 * 1000;
+        }
         assert_eq!(of(&status, BACKUP), Some(State::Warn));
         assert_eq!(of(&status, NODES), Some(State::Warn));
         assert_eq!(of(&status, VERSIONS), Some(State::Warn));
