@@ -18,6 +18,8 @@ const FEATURES: &str = if cfg!(feature = "cggmp24") {
     "none"
 };
 
+/// What was counted longer ago says nothing of now, in milliseconds.
+const OLD_COUNTS_MS: u64 = 15 * 60 * 1000;
 /// So far the clocks of processes on one store may be apart, in milliseconds.
 const CLOCKS_APART_MS: u64 = 5 * 60 * 1000;
 
@@ -71,7 +73,15 @@ impl PrometheusText {
         (counts, backup): &(Option<ServiceCounts>, Option<BackupRow>),
         now_ms: u64,
     ) {
-        if let Some(ServiceCounts { vaults, .. }) = counts {
+        if let Some(ServiceCounts { at_ms, .. }) = counts {
+            let name = "covault_vaults_counted_timestamp_seconds";
+            self.family(name, "When the vaults were last counted");
+            self.sample(name, &[], at_ms / 1_000);
+        }
+        let is_recent = |at_ms: u64| now_ms.saturating_sub(at_ms) <= OLD_COUNTS_MS;
+        if let Some(ServiceCounts { vaults, at_ms, .. }) = counts
+            && is_recent(*at_ms)
+        {
             let name = "covault_vaults";
             self.family(
                 name,

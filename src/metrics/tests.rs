@@ -155,6 +155,23 @@ fn figures__should_show_requests_by_kind_and_status() {
     };
     text.overview(&(None, None), 0);
     assert!(!text.0.contains("covault_vaults"), "{}", text.0);
+    let old = (
+        Some(ServiceCounts {
+            at_ms: 9_999,
+            ..ServiceCounts::default()
+        }),
+        Some(BackupRow {
+            at_ms: 95_999_999,
+            bytes: 5,
+        }),
+    );
+    let mut of_old = PrometheusText::default();
+    of_old.overview(&old, 910_000);
+    let samples = of_old.0.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(
+        samples.collect::<Vec<_>>(),
+        ["covault_vaults_counted_timestamp_seconds 9"]
+    );
     text.overview(&(Some(counts), Some(backup)), 95_999);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store.redb");
@@ -167,6 +184,7 @@ fn figures__should_show_requests_by_kind_and_status() {
         r#"covault_requests_total{kind="evmMessage",status="created"} 5"#,
         r#"covault_requests_total{kind="evmMessage",status="succeeded"} 3"#,
         r#"covault_requests_total{kind="evmMessage",status="failed"} 1"#,
+        "covault_vaults_counted_timestamp_seconds 0",
         r#"covault_vaults{state="ready"} 7"#,
         r#"covault_vaults{state="short"} 2"#,
         r#"covault_vaults{state="no_keys"} 1"#,
