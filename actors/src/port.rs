@@ -151,7 +151,12 @@ impl NodeView {
     /// Whether it can sign for a vault now, as far as it is heard. Of promises that are missing only some of its shares may
     /// be concerned.
     pub fn can_sign(&self, vault: VaultId) -> bool {
-        let may = |halt: &NodeHalt| *halt == NodeHalt::Claims;
+        self.can_sign_when_named(vault) && !self.halted.contains(&NodeHalt::ClientSigner)
+    }
+
+    /// The same of a client signer, for requests that name it.
+    pub fn can_sign_when_named(&self, vault: VaultId) -> bool {
+        let may = |halt: &NodeHalt| matches!(halt, NodeHalt::Claims | NodeHalt::ClientSigner);
         self.live && !self.is_frozen(vault) && self.halted.iter().all(may)
     }
 }

@@ -129,10 +129,9 @@ fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
     let is_degraded = is_unsafe
         || status.nodes.iter().any(needs_attention)
         || !status.nodes_that_refuse.is_empty()
-        || status
-            .vaults
-            .as_ref()
-            .is_none_or(|it| is_old(it) || !it.strangers.is_empty())
+        || status.vaults.as_ref().is_none_or(|it| {
+            is_old(it) || !it.strangers.is_empty() || !it.client_signers_away.is_empty()
+        })
         || status.requests.as_ref().is_some_and(|it| it.stuck > 0)
         || status.chains.iter().any(|chain| is_silent(&chain));
     is_degraded.then(|| CommandFinding::degraded("it signs, but something needs attention".into()))
@@ -213,6 +212,11 @@ fn add_vaults(lines: &mut Vec<String>, status: &GetStatusResponse) {
         line.push_str(&format!(", as they were {}", ago(passed_ms)));
     }
     lines.push(line);
+    add(
+        lines,
+        "client signer that cannot sign",
+        &vaults.client_signers_away,
+    );
     add_some(lines, "cannot", &vaults.cannot_sign, cannot_sign(vaults));
     add_some(
         lines,
@@ -405,6 +409,7 @@ mod tests {
             no_spare: 60,
             without_spare: vec!["tight".into(); 50],
             strangers: vec!["graz does not list linz (signer.peers)".into()],
+            client_signers_away: vec!["phone, for vault tight".into()],
             counted_ms: NOW_MS,
         });
         status.requests = Some(OpenRequestCounts {
@@ -425,6 +430,7 @@ mod tests {
                 "          peers: graz does not list linz (signer.peers)",
                 "          want to join (covault node list): 1",
                 "vaults    61 of 63 can sign",
+                "          client signer that cannot sign: phone, for vault tight",
                 "          cannot: short: 1 of 2",
                 "          cannot: new: no keys",
                 spare,

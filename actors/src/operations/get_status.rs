@@ -123,6 +123,7 @@ fn counted(counts: ServiceCounts) -> (admin::VaultCounts, admin::OpenRequestCoun
         no_spare,
         without_spare,
         strangers,
+        client_signers_away,
     } = vaults;
     let OpenRequestCounts {
         awaiting,
@@ -139,6 +140,7 @@ fn counted(counts: ServiceCounts) -> (admin::VaultCounts, admin::OpenRequestCoun
         no_spare,
         without_spare,
         strangers,
+        client_signers_away,
     };
     let requests = admin::OpenRequestCounts {
         counted_ms: at_ms,

@@ -23,7 +23,7 @@ use crate::{
         overview_rows::{self, BackupRow, OpenRequestCounts, ServiceCounts},
         rows,
     },
-    vaults::vault::{available, why_no_keys},
+    vaults::vault::why_no_keys,
 };
 
 /// Rows that one scan reads.
@@ -36,6 +36,7 @@ const MOST_GROUPS: usize = 10_000;
 pub(crate) const MOST_NAMES: usize = 50;
 
 /// What a look at everything has found.
+#[derive(Default)]
 pub struct Census {
     /// How many there are.
     pub counts: ServiceCounts,
@@ -174,14 +175,20 @@ fn count(rows: usize) -> u64 {
 }
 
 /// How many holders can sign together: those that are available, take the orders of the vault's orchestrator, and list each
-/// other.
+/// other. A client signer that requests may name counts.
 fn signing_together(
-    vault: VaultId,
+    vault: &Vault,
     generation: &Generation,
     nodes: &BTreeMap<NodeId, NodeView>,
     home: Option<&NodeId>,
 ) -> usize {
-    let views = available(vault, generation, nodes);
+    let may_be_named = &vault.approval.client_signers;
+    let views = generation.holders.iter();
+    let views = views.filter_map(|holder| nodes.get(holder));
+    let views = views.filter(|node| match may_be_named.contains(&node.id) {
+        true => node.can_sign_when_named(vault.id),
+        false => node.can_sign(vault.id),
+    });
     let views = views.filter(|node| home.is_none_or(|home| node.lists_orchestrator(home)));
     let mut groups = MOST_GROUPS;
     most_together(&views.collect::<Vec<_>>(), &mut groups)
@@ -206,15 +213,16 @@ fn most_together(nodes: &[&NodeView], groups: &mut usize) -> usize {
 }
 
 impl Census {
-    /// Holders of one key that do not list each other: what one asks of another is refused.
+    /// Nodes that hold one key, or are to make it, and do not list each other: what one asks of another is refused.
     fn add_strangers(&mut self, vault: &Vault, nodes: &BTreeMap<NodeId, NodeView>) {
         let told = &mut self.counts.vaults.strangers;
         for key in &vault.keys {
-            let KeyState::Ready(live) = &key.state else {
-                continue;
+            let holders = match &key.state {
+                KeyState::Ready(live) => &live.generation.holders,
+                _ => &vault.signers,
             };
-            let holders = live.generation.holders.iter();
-            let holders: Vec<&NodeView> = holders.filter_map(|holder| nodes.get(holder)).collect();
+            let holders = holders.iter().filter_map(|holder| nodes.get(holder));
+            let holders: Vec<&NodeView> = holders.collect();
             for node in &holders {
                 let strangers = holders.iter().filter(|peer| !node.lists_peer(&peer.id));
                 for peer in strangers.filter(|peer| peer.id != node.id) {
@@ -227,6 +235,17 @@ impl Census {
         }
     }
 
+    fn add_client_signers(&mut self, vault: &Vault, nodes: &BTreeMap<NodeId, NodeView>) {
+        let told = &mut self.counts.vaults.client_signers_away;
+        for signer in &vault.approval.client_signers {
+            let node = nodes.get(signer);
+            if told.len() < MOST_NAMES && !node.is_some_and(|it| it.can_sign_when_named(vault.id)) {
+                let name = node.map_or_else(|| signer.openssh_line(""), |it| it.name.clone());
+                told.push(format!("{name}, for vault {}", vault.name));
+            }
+        }
+    }
+
     /// `home`: what nodes must list of the process that has the vault, where that is known.
     async fn add_vault(
         &mut self,
@@ -235,6 +254,8 @@ impl Census {
         nodes: &BTreeMap<NodeId, NodeView>,
         home: Option<&NodeId>,
     ) -> Result<(), Fault> {
+        self.add_strangers(vault, nodes);
+        self.add_client_signers(vault, nodes);
         let counts = &mut self.counts.vaults;
         let name = || vault.name.clone();
         if !vault.ready() {
@@ -250,7 +271,7 @@ impl Census {
             let KeyState::Ready(live) = &key.state else {
                 continue;
             };
-            let can_sign = signing_together(vault.id, &live.generation, nodes, home);
+            let can_sign = signing_together(vault, &live.generation, nodes, home);
             let Some(spare) = can_sign.checked_sub(live.generation.threshold.into()) else {
                 counts.short += 1;
                 if counts.cannot_sign.len() < MOST_NAMES {
@@ -266,7 +287,6 @@ impl Census {
             };
             least_spare = least_spare.min(spare);
         }
-        self.add_strangers(vault, nodes);
         let counts = &mut self.counts.vaults;
         counts.ready += 1;
         if least_spare == 0 {
@@ -282,9 +302,10 @@ impl Census {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::order::ListedNodes;
+    use covault_core::{order::ListedNodes, request::ApprovalRule, scheme::Scheme};
 
     use super::*;
+    use crate::port::NodeHalt;
 
     fn node(id: u8, orchestrators: &[u8], peers: Option<&[u8]>) -> NodeView {
         let ids = |of: &[u8]| of.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
@@ -296,15 +317,31 @@ mod tests {
         }
     }
 
-    fn together(nodes: Vec<NodeView>) -> usize {
+    fn vault(client_signers: &[u8]) -> Vault {
+        let signers = [1, 2, 3].map(|id| NodeId([id; 32])).to_vec();
+        let id = VaultId::from_bytes([1; 16]);
+        let rule = ApprovalRule::automatic();
+        let made = Vault::new(id, "main", 2, signers, Scheme::Dkls23, rule, 7).unwrap();
+        let client_signers = client_signers.iter().map(|id| NodeId([*id; 32])).collect();
+        let approval = ApprovalRule {
+            client_signers,
+            ..made.approval
+        };
+        Vault { approval, ..made }
+    }
+
+    fn together_of(vault: &Vault, nodes: Vec<NodeView>) -> usize {
         let generation = Generation {
             epoch: 0,
             threshold: 2,
             holders: nodes.iter().map(|node| node.id).collect(),
         };
         let nodes = nodes.into_iter().map(|node| (node.id, node)).collect();
-        let vault = VaultId::from_bytes([1; 16]);
         signing_together(vault, &generation, &nodes, Some(&NodeId([9; 32])))
+    }
+
+    fn together(nodes: Vec<NodeView>) -> usize {
+        together_of(&vault(&[]), nodes)
     }
 
     #[test]
@@ -321,5 +358,40 @@ mod tests {
         // However many there are, and whomever they list.
         let odd = |id: u8| node(id, &[9], Some(&[1, id ^ 1, id ^ 2, id ^ 4, id ^ 64]));
         assert!(together((0..=254).map(odd).collect()) >= 2);
+    }
+
+    #[test]
+    fn client_signers__should_count_where_requests_may_name_them() {
+        let client = NodeView {
+            halted: vec![NodeHalt::ClientSigner],
+            ..node(3, &[9], None)
+        };
+        let away = NodeView {
+            live: false,
+            ..client.clone()
+        };
+        let other = |id| node(id, &[9], None);
+        assert_eq!(together(vec![other(2), client.clone()]), 1);
+        let vault = vault(&[3]);
+        assert_eq!(together_of(&vault, vec![other(2), client.clone()]), 2);
+        for (client, told) in [(client, 0), (away, 1)] {
+            let mut census = Census::default();
+            let nodes = [other(1), other(2), client].map(|node| (node.id, node));
+            census.add_client_signers(&vault, &nodes.into());
+            assert_eq!(census.counts.vaults.client_signers_away.len(), told);
+        }
+    }
+
+    #[test]
+    fn signers_of_a_key_that_is_to_be_made__should_be_told_when_they_do_not_list_each_other() {
+        let mut census = Census::default();
+        let nodes = [
+            node(1, &[9], Some(&[2, 3])),
+            node(2, &[9], Some(&[1])),
+            node(3, &[9], None),
+        ];
+        let nodes = nodes.map(|node| (node.id, node));
+        census.add_strangers(&vault(&[]), &nodes.into());
+        assert_eq!(census.counts.vaults.strangers.len(), 1);
     }
 }

@@ -33,6 +33,9 @@ pub struct VaultCounts {
     pub without_spare: Vec<String>,
     /// Nodes that hold shares together and do not list each other, in words for people; the first of them.
     pub strangers: Vec<String>,
+    /// Client signers that cannot sign, with the vault, in words for people; the first of them. Requests that name them wait;
+    /// others do not.
+    pub client_signers_away: Vec<String>,
 }
 
 impl VaultCounts {

@@ -862,6 +862,7 @@ fn leases__should_stay_readable() {
             no_spare: 4,
             without_spare: vec!["tight".into()],
             strangers: vec!["vienna: graz".into()],
+            client_signers_away: vec!["main: graz".into()],
         },
         requests: OpenRequestCounts {
             awaiting: 5,

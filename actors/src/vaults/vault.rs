@@ -40,7 +40,7 @@ use tokio::sync::watch;
 pub use approving::{NewApproval, NewRule, not_waiting};
 pub use keys::KeyPlan;
 pub use life::{KeyShares, Msg as ReshareMsg, ReshareRequest, SharesInUse};
-pub use message::{available, vault_message, why_no_keys};
+pub use message::{vault_message, why_no_keys};
 pub use permit::{AdmissionPermit, parties};
 pub use slots::SlotRequest;
 

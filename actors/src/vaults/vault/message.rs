@@ -18,15 +18,11 @@ use covault_core::{
 use super::problems::{self, is_open};
 use crate::{nodes::status, port::NodeView, services::Services};
 
-/// The holders of a generation of a vault that can sign now.
-pub fn available<'a>(
-    vault: VaultId,
-    generation: &Generation,
-    nodes: &'a BTreeMap<NodeId, NodeView>,
-) -> impl Iterator<Item = &'a NodeView> {
+/// How many holders of a generation of a vault can sign now.
+fn available(vault: VaultId, generation: &Generation, nodes: &BTreeMap<NodeId, NodeView>) -> usize {
     let holders = generation.holders.iter();
     let views = holders.filter_map(|holder| nodes.get(holder));
-    views.filter(move |node| node.can_sign(vault))
+    views.filter(|node| node.can_sign(vault)).count()
 }
 
 /// Why keys of a vault are missing, in words for people.
@@ -122,7 +118,7 @@ fn shares(
         threshold,
         holders,
     } = generation;
-    let available = available(vault, generation, nodes).count();
+    let available = available(vault, generation, nodes);
     let frozen = nodes
         .values()
         .filter(|node| holders.contains(&node.id) && node.is_frozen(vault));
