@@ -31,6 +31,9 @@ pub struct Args {
     /// What runs, or is to run, with it.
     #[arg(long, value_enum, default_value_t = CheckedRole::Serve)]
     role: CheckedRole,
+    /// The file that holds an admin token, for the running orchestrator; in place of the token that its first start has made.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -101,7 +104,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     let service = async {
         match args.role {
-            CheckedRole::Serve => service::checks(args.config.clone()).await,
+            CheckedRole::Serve => {
+                service::checks(args.config.clone(), args.token_file.clone()).await
+            }
             CheckedRole::Signer => Vec::new(),
         }
     };

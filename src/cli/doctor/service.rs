@@ -1,12 +1,13 @@
 //! The service as a running orchestrator knows it: the versions of its nodes, and its backup.
 
-use std::path::PathBuf;
+use std::{error::Error, io, path::PathBuf};
 
 use covault_actors::operations::GetStatus;
 use covault_core::{
     schema::admin::{GetStatusRequest, GetStatusResponse, Node},
     version::{THIS_VERSION, works_with},
 };
+use rustix::io::Errno;
 
 use super::{
     super::{
@@ -23,22 +24,48 @@ const VERSIONS: &str = "versions";
 const BACKUP: &str = "backup of the store";
 
 /// What the orchestrator of this configuration says, where it runs.
-pub(super) async fn checks(config: Option<PathBuf>) -> Vec<Check> {
+pub(super) async fn checks(config: Option<PathBuf>, token_file: Option<PathBuf>) -> Vec<Check> {
+    let is_own_token = token_file.is_none();
     let asked = within(async {
         // Not the one of a context: it is this machine that is looked at.
-        let client = ConnectionArgs::configured(config.as_deref(), None);
-        let client = client.map_err(|error| format!("{error:#}"))?;
-        let status = client.call::<GetStatus>(&GetStatusRequest {}).await;
-        status.map_err(|error| format!("{error:#}"))
+        let asked = async {
+            let client = ConnectionArgs::configured(config.as_deref(), token_file)?;
+            client.call::<GetStatus>(&GetStatusRequest {}).await
+        };
+        Ok(asked.await)
     });
     match asked.await {
-        Ok(status) => found(&status),
-        // It may be looked at before its first start.
-        Err(reason) => vec![Check::ok(
-            ORCHESTRATOR,
-            format!("it was not asked for its nodes and its backup: {reason}"),
-        )],
+        Ok(Ok(status)) => found(&status),
+        Ok(Err(error)) => {
+            let is_nobody = error.chain().any(|cause| is_nobody(cause, is_own_token));
+            vec![unasked(&format!("{error:#}"), is_nobody)]
+        }
+        Err(reason) => vec![unasked(&reason, false)],
     }
+}
+
+/// Whether it was never started, or is stopped: nobody listens, or there is not even the token that it makes.
+fn is_nobody(cause: &(dyn Error + 'static), is_own_token: bool) -> bool {
+    let errno = cause.downcast_ref::<Errno>();
+    if errno == Some(&Errno::NOENT) {
+        return is_own_token;
+    }
+    let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(
+        kind,
+        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    )
+}
+
+fn unasked(reason: &str, is_nobody: bool) -> Check {
+    let found = format!("it was not asked for its nodes and its backup: {reason}");
+    // It may be looked at before its first start.
+    if is_nobody {
+        return Check::ok(ORCHESTRATOR, found);
+    }
+    let mend =
+        "see its log; --token-file names an admin token where serve.admin_file_token is false";
+    Check::warn(ORCHESTRATOR, found, mend)
 }
 
 fn found(status: &GetStatusResponse) -> Vec<Check> {
@@ -77,6 +104,10 @@ fn lists(status: &GetStatusResponse) -> Check {
     let refused = status.nodes_that_refuse.iter();
     let refused = refused.map(|words| format!("{words} (signer.orchestrators)"));
     let strangers = status.vaults.as_ref().map(|vaults| vaults.strangers.iter());
+    if status.vaults.is_none() && status.nodes_that_refuse.is_empty() {
+        let found = "the vaults were not counted yet";
+        return Check::warn(LISTS, found, "ask again in a minute");
+    }
     let words: Vec<String> = refused
         .chain(strangers.into_iter().flatten().cloned())
         .collect();
@@ -134,12 +165,18 @@ fn backup(status: &GetStatusResponse) -> Check {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::schema::admin::StoreBackup;
+    use covault_core::schema::admin::{StoreBackup, VaultCounts};
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
 
     use super::{
         super::{super::status::OLD_BACKUP_MS, State},
         *,
     };
+    use crate::files;
 
     fn node(name: &str, version: &str, live: bool) -> Node {
         Node {
@@ -161,6 +198,7 @@ mod tests {
             now_ms: OLD_BACKUP_MS + 1_000,
             version: THIS_VERSION.into(),
             nodes: vec![node("vienna", THIS_VERSION, true), node("graz", "", true)],
+            vaults: Some(VaultCounts::default()),
             last_backup: Some(StoreBackup {
                 at_ms: 1_000,
                 bytes: 1,
@@ -195,5 +233,54 @@ mod tests {
         assert_eq!(of(&status, ORCHESTRATOR), Some(State::Fail));
         status.store_problem = Some("it cannot be reached".into());
         assert_eq!(states(&status).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn orchestrator__should_count_as_not_started_only_where_nobody_listens() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, token) = (
+            folder.path().join("serve.toml"),
+            folder.path().join("token"),
+        );
+        files::write_private(&token, b"secret").expect("written");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let text = format!("[serve]\nadmin_listen = \"{address}\"\nadmin_file_token = false\n");
+        std::fs::write(&file, text).expect("written");
+        let state = async |token: Option<&PathBuf>| {
+            let found = checks(Some(file.clone()), token.cloned()).await;
+            (found[0].state, found[0].found.clone())
+        };
+        let (without_token, why) = state(None).await;
+        assert_eq!(without_token, State::Warn, "{why}");
+        let answers = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a call");
+                let _ = stream.read(&mut [0; 4096]).await;
+                let text =
+                    "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(text.as_bytes()).await;
+            }
+        });
+        let (refused, why) = state(Some(&token)).await;
+        assert_eq!(refused, State::Warn, "{why}");
+        answers.abort();
+        let _ = answers.await;
+        let (gone, why) = state(Some(&token)).await;
+        assert_eq!(gone, State::Ok, "{why}");
+        let text = format!(
+            "[serve]\nadmin_listen = \"unix:{}/none\"\n",
+            folder.path().display()
+        );
+        std::fs::write(&file, text).expect("written");
+        let (no_socket, why) = state(Some(&token)).await;
+        assert_eq!(no_socket, State::Ok, "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn orchestrator_that_never_answers__should_be_told() {
+        let silent = within(std::future::pending::<Result<(), String>>());
+        let reason = silent.await.expect_err("it never answers");
+        assert_eq!(unasked(&reason, false).state, State::Warn);
     }
 }
