@@ -7,8 +7,12 @@ use tokio::sync::Mutex;
 
 use crate::{
     backup::restore::ClientGate,
+    overview,
     services::Services,
-    store::{Batch, Key, KeySpace, Precondition},
+    store::{
+        Batch, Key, KeySpace, Precondition,
+        overview_rows::{BackupRow, ServiceCounts},
+    },
 };
 
 /// How long it is believed that the store can be written, in milliseconds.
@@ -54,7 +58,12 @@ pub(crate) struct HealthCheck {
     leaving: AtomicBool,
     /// When the store was last tried, and the result.
     store: Mutex<Option<(u64, Result<(), Fault>)>>,
+    /// When the overview was last read, and what it says.
+    overview: Mutex<Option<(u64, Overview)>>,
 }
+
+/// How many vaults can sign, as it was last counted, and the last backup.
+pub type Overview = (Option<ServiceCounts>, Option<BackupRow>);
 
 impl HealthCheck {
     pub fn new(client_gate: ClientGate) -> Self {
@@ -62,6 +71,7 @@ impl HealthCheck {
             client_gate,
             leaving: AtomicBool::new(false),
             store: Mutex::default(),
+            overview: Mutex::default(),
         }
     }
 
@@ -83,6 +93,23 @@ impl HealthCheck {
             signers: (nodes.iter().filter(|node| node.live).count(), nodes.len()),
             clients: self.client_gate.check(services).await,
         }
+    }
+
+    /// What is written of the service as a whole. Read once in [`CACHED_MS`], however many ask.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn overview(&self, services: &Services) -> Result<Overview, Fault> {
+        let mut last = self.overview.lock().await;
+        if let Some((at_ms, found)) = &*last
+            && services.now_ms().abs_diff(*at_ms) < CACHED_MS
+        {
+            return Ok(found.clone());
+        }
+        let counts = overview::written_counts(services).await?;
+        let found = (counts, overview::last_backup(services).await?);
+        *last = Some((services.now_ms(), found.clone()));
+        Ok(found)
     }
 
     /// Whether the store can be written. Found out once in [`CACHED_MS`], however many ask.

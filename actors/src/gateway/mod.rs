@@ -46,7 +46,6 @@ use crate::{
     leases::{self, LeaseManager},
     nodes,
     operations::{self, Operation, OperationCall, RegisteredOperation},
-    overview,
     port::NodeView,
     process::{tasks::contained, waiters::CompletionWaiters},
     requests::{tracker, tracking::work_queue},
@@ -450,9 +449,7 @@ impl Gateway {
     /// # Errors
     /// When the store cannot be read.
     pub async fn overview(&self) -> Result<(Option<ServiceCounts>, Option<BackupRow>), Fault> {
-        let services = &self.inner.services;
-        let counts = overview::written_counts(services).await?;
-        Ok((counts, overview::last_backup(services).await?))
+        self.inner.health.overview(&self.inner.services).await
     }
 
     /// The public keys that webhooks are signed with, by whichever process sends them.

@@ -144,3 +144,26 @@ async fn many_vaults__should_not_be_read_for_an_answer() {
     assert_eq!(scans.load(Ordering::SeqCst), before);
     gateway.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overview__should_be_read_once_a_second_however_many_ask() {
+    let world = World::new();
+    let reads = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&reads);
+    let store = ToldStore::new(&world.store, move |call: StoreCall<'_>| {
+        if let StoreCall::Get(key) = call
+            && key.space == KeySpace::Overview
+        {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let gateway = world.start_on(store).await;
+    let begun = Instant::now();
+    for _ in 0..100 {
+        gateway.overview().await.unwrap();
+    }
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let reads = reads.load(Ordering::SeqCst);
+    assert!(reads <= 2 * (seconds + 2), "{reads}");
+    gateway.stop().await;
+}
