@@ -37,15 +37,6 @@ pub fn hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Has SIGHUP do nothing but write a line into the log.
-pub fn ignore_hangups(mut hangup: Signal) {
-    tokio::spawn(async move {
-        while hangup.recv().await.is_some() {
-            tracing::info!("SIGHUP ignored: this process has no policy file to reload");
-        }
-    });
-}
-
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) {
     tokio::select! {
         _ = terminate.recv() => {}

@@ -1,17 +1,18 @@
 //! Logging. Goes to stderr, so that stdout holds answers only. What is written can be changed while the process runs.
 
-use std::{io::IsTerminal as _, sync::OnceLock};
+use std::{io::IsTerminal as _, path::PathBuf, sync::OnceLock};
 
 use anyhow::Context as _;
 use covault_actors::port::LogControl;
 use covault_core::fault::Fault;
 use parking_lot::Mutex;
+use tokio::signal::unix::Signal;
 use tracing::Level;
 use tracing_subscriber::{
     Registry, filter::Targets, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
-use crate::config::{LogFormat, LogSettings, level_filter};
+use crate::config::{Config, LogFormat, LogSettings, level_filter};
 
 /// On a terminal, unless its user wants none (no-color.org).
 fn shows_colors() -> bool {
@@ -91,6 +92,23 @@ pub fn change_at_hangup(log: &LogSettings) {
         Ok(None) => {}
         Err(error) => tracing::error!("SIGHUP: the log stays as it was: {error:#}"),
     }
+}
+
+/// Reads the log settings of an orchestrator again at each SIGHUP. What is wrong then changes nothing.
+pub fn on_hangup(mut hangup: Signal, file: Option<PathBuf>) {
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match Config::load(file.as_deref()) {
+                Ok((config, _)) => {
+                    change_at_hangup(&config.log);
+                    tracing::info!("SIGHUP: the log settings were read again");
+                }
+                Err(error) => {
+                    tracing::error!("SIGHUP: the log settings stay as they were: {error}");
+                }
+            }
+        }
+    });
 }
 
 /// The log of this process, for operators.

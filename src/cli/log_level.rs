@@ -7,7 +7,7 @@ use super::{answer, client::ConnectionArgs, one_line, print_line};
 
 /// Print the log level of a running orchestrator, or change it until the process ends (calls a running orchestrator).
 ///
-/// Of several processes it is the one that answers. A signer node reads log.level of its file again at SIGHUP.
+/// Of several processes it is the one that answers. Every process reads log.level of its file again at SIGHUP.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The new level: trace, debug, info, warn, error or off, alone or by target, as in info,covault_mpc=debug.

@@ -10,7 +10,7 @@ use crate::{
     files, identities, metrics, preflight,
     protect::ProcessProtection,
     redis_access::RedisAccess,
-    service_manager, shutdown, token_files,
+    service_manager, shutdown, telemetry, token_files,
     wiring::{self, ApiListeners},
 };
 
@@ -22,7 +22,7 @@ use crate::{
 /// is on a listener of its own (serve.admin_listen): a socket in that folder, unless another address is set.
 ///
 /// SIGTERM or SIGINT: finishes requests in flight; a second signal ends the process at once. SIGHUP: reads
-/// serve.policy_file again, where there is one.
+/// the log settings again, and serve.policy_file, where there is one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -48,9 +48,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     protection.log();
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
-    if serve.policy_file.as_os_str().is_empty() {
-        shutdown::ignore_hangups(hangup);
-    }
+    telemetry::on_hangup(hangup, args.config.clone());
     // Before the first file is made: a start that fails leaves nothing behind.
     let redis = RedisAccess::load(&config.bus)?;
     preflight::serve(&config, &redis).await?;
