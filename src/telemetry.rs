@@ -30,6 +30,8 @@ struct LogFilter {
     handle: reload::Handle<Targets, Registry>,
     /// What is in force.
     now: Mutex<LogSettings>,
+    /// The level of the configuration, as it was last read.
+    configured: Mutex<String>,
 }
 
 /// Starts logging.
@@ -52,9 +54,13 @@ pub fn init(log: &LogSettings) -> anyhow::Result<()> {
             .try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))?;
-    let now = Mutex::new(log.clone());
+    let started = LogFilter {
+        handle,
+        now: Mutex::new(log.clone()),
+        configured: Mutex::new(log.level.clone()),
+    };
     // Only the first one has started.
-    let _ = FILTER.set(LogFilter { handle, now });
+    let _ = FILTER.set(started);
     Ok(())
 }
 
@@ -64,7 +70,7 @@ pub fn init(log: &LogSettings) -> anyhow::Result<()> {
 /// # Errors
 /// As [`init`]; nothing has changed then.
 pub fn change(log: &LogSettings) -> anyhow::Result<Option<LogSettings>> {
-    let Some(LogFilter { handle, now }) = FILTER.get() else {
+    let Some(LogFilter { handle, now, .. }) = FILTER.get() else {
         return Ok(None);
     };
     let mut now = now.lock();
@@ -82,6 +88,9 @@ pub fn change(log: &LogSettings) -> anyhow::Result<Option<LogSettings>> {
 
 /// The same at SIGHUP, with words of it.
 pub fn change_at_hangup(log: &LogSettings) {
+    if let Some(filter) = FILTER.get() {
+        filter.configured.lock().clone_from(&log.level);
+    }
     match change(log) {
         Ok(Some(before)) => tracing::info!(
             before = before.level,
@@ -124,6 +133,12 @@ impl ProcessLog {
 impl LogControl for ProcessLog {
     fn level(&self) -> String {
         self.settings().map_or_else(String::new, |log| log.level)
+    }
+
+    fn configured(&self) -> String {
+        FILTER
+            .get()
+            .map_or_else(String::new, |filter| filter.configured.lock().clone())
     }
 
     fn check(&self, level: &str) -> Result<(), Fault> {

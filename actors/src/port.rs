@@ -341,6 +341,11 @@ pub trait LogControl: Send + Sync {
     /// The level, or levels by target, as configuration has them.
     fn level(&self) -> String;
 
+    /// The level that its configuration says.
+    fn configured(&self) -> String {
+        self.level()
+    }
+
     /// Whether this can be a level.
     ///
     /// # Errors

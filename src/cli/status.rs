@@ -160,6 +160,13 @@ fn lines(status: &GetStatusResponse) -> Vec<String> {
     };
     lines.push(format!("store     {}", said(&status.store_problem)));
     lines.push(format!("bus       {}", said(&status.bus_problem)));
+    if status.log_level != status.configured_log_level {
+        let [level, configured] =
+            [&status.log_level, &status.configured_log_level].map(|level| one_line(level));
+        lines.push(format!(
+            "log       {level}, until this process ends; its configuration says {configured}"
+        ));
+    }
     if status.store_problem.is_none() {
         let since = |ms: u64| ago(status.now_ms.saturating_sub(ms));
         lines.push(format!("backup    {}", last_backup(status)));
@@ -343,6 +350,8 @@ mod tests {
                 ..Default::default()
             }),
             requests: Some(OpenRequestCounts::default()),
+            log_level: "info".into(),
+            configured_log_level: "info".into(),
             last_backup: Some(StoreBackup {
                 at_ms: NOW_MS - 7_200_000,
                 bytes: 4_097,
@@ -412,6 +421,7 @@ mod tests {
             client_signers_away: vec!["phone, for vault tight".into()],
             counted_ms: NOW_MS,
         });
+        status.log_level = "off".into();
         status.requests = Some(OpenRequestCounts {
             awaiting: 3,
             followed: 2,
@@ -447,6 +457,7 @@ mod tests {
                 "          silent: TON: 1 of 2 answer",
                 "store     ok",
                 "bus       ok",
+                "log       off, until this process ends; its configuration says info",
                 "backup    2 h ago, 5 KiB",
                 "failures  the last ones:",
                 "          60 s ago, vault main, evmSendNative, insufficient_funds (Preparing): too little",

@@ -49,6 +49,7 @@ impl Operation for GetStatus {
                 orchestrators: small(orchestrators),
                 chains: chains(services.chains.health()),
                 log_level: services.log.level(),
+                configured_log_level: services.log.configured(),
                 ..Default::default()
             },
         );
