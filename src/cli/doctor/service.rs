@@ -237,6 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn orchestrator__should_count_as_not_started_only_where_nobody_listens() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().expect("a folder");
         let (file, token) = (
             folder.path().join("serve.toml"),
