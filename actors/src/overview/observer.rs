@@ -11,7 +11,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, ids::VaultId};
+use covault_core::{
+    fault::{Class, Fault},
+    ids::VaultId,
+};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::{Census, census};
@@ -76,8 +79,9 @@ impl Actor for ServiceObserver {
         match message {
             Msg::LookDue => {
                 let looked = state.look().await;
-                // Once an outage is enough.
+                // Once an outage is enough, and a lease that has moved meanwhile is none.
                 if let Err(fault) = &looked
+                    && *fault.class() != Class::Conflict
                     && !state.failing
                 {
                     tracing::warn!(?fault, "failed to store how the service is doing");
@@ -123,9 +127,11 @@ impl ServiceObserverState {
         let ended_ms = here.monotonic.elapsed_ms();
         let took_ms = ended_ms.saturating_sub(began_ms);
         let pause_ms = took_ms.saturating_mul(PAUSES).min(MAX_PAUSE_MS);
+        self.write(&here, census).await?;
+        // What could not be written is counted again at the next look.
         self.count_due_ms = ended_ms.saturating_add(pause_ms);
         self.nodes = nodes;
-        self.write(&here, census).await
+        Ok(())
     }
 
     async fn write(&mut self, services: &Services, census: Census) -> Result<(), Fault> {

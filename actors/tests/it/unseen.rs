@@ -2,7 +2,7 @@
 //! down, and while a node thinks about what to say.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -29,14 +29,17 @@ async fn what_a_busy_node_has_passed_on__should_be_paid_once_whatever_it_says_la
     for http_status in [200, 429, 503] {
         let (anvil, world) = (Anvil::start().await, patient());
         // Several backends behind one address. The first one takes the payment, and is too busy to say so. The others do not
-        // know it, and find the wallet empty.
-        let (was_sent, knows_it) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+        // know it, and find the wallet empty for it.
+        let (first, knows_it) = (OnceLock::new(), Arc::new(AtomicBool::new(false)));
         let is_known = Arc::clone(&knows_it);
         let way = move |call: &Value| match call["method"].as_str() {
             _ if is_known.load(Ordering::SeqCst) => Way::Open,
-            Some("eth_sendRawTransaction") => match was_sent.swap(true, Ordering::SeqCst) {
-                false => Way::Busy(http_status),
-                true => Way::Refused("insufficient funds for gas * price + value"),
+            Some("eth_sendRawTransaction") => match first.set(call["params"].clone()) {
+                Ok(()) => Way::Busy(http_status),
+                Err(again) if first.get() == Some(&again) => {
+                    Way::Refused("insufficient funds for gas * price + value")
+                }
+                Err(_) => Way::Open,
             },
             Some("eth_getTransactionByHash" | "eth_getTransactionReceipt") => {
                 Way::Answered(Value::Null)
