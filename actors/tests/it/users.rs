@@ -9,10 +9,7 @@ use covault_actors::{
     users::{Browser, SIGN_IN_MS, SignInAnswer, SignOut, SignedIn},
 };
 use covault_core::{
-    approval::{
-        ApproverLine,
-        testing::{TestPasskey, VERIFIED},
-    },
+    approval::{ApproverLine, testing::TestPasskey, verified::VERIFIED},
     fault::{Class, Fault},
     schema::{admin, wire},
     user::{IDLE_MS, LINK_MS, SESSION_MS},

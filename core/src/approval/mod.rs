@@ -21,6 +21,8 @@ mod ssh;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, feature = "testing"))]
+pub mod verified;
 mod webauthn;
 
 use serde::{Deserialize, Serialize};

@@ -58,7 +58,7 @@ fn nobodys_passkey() -> Passkey {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::approval::testing::{TestPasskey, VERIFIED};
+    use crate::approval::{testing::TestPasskey, verified::VERIFIED};
 
     #[test]
     fn refusals__should_each_verify_a_signature_of_each_algorithm() {

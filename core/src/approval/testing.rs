@@ -2,8 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "a test stops at what cannot be")]
 
-use std::cell::Cell;
-
 use base64::{
     Engine as _,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
@@ -23,33 +21,6 @@ pub const RP_ID: &str = "console.example.com";
 pub const ORIGIN: &str = "https://console.example.com";
 /// User present and verified.
 const FLAGS: u8 = 0b101;
-
-/// How many signatures of passkeys were verified.
-#[derive(Default)]
-pub struct VerifiedCounts {
-    es256: Cell<usize>,
-    ed25519: Cell<usize>,
-}
-
-thread_local! {
-    /// On this thread.
-    pub static VERIFIED: VerifiedCounts = VerifiedCounts::default();
-}
-
-impl VerifiedCounts {
-    pub(super) fn count(&self, key: &PasskeyPublicKey) {
-        let of_kind = match key {
-            PasskeyPublicKey::Es256(_) => &self.es256,
-            PasskeyPublicKey::Ed25519(_) => &self.ed25519,
-        };
-        of_kind.set(of_kind.get() + 1);
-    }
-
-    /// Of ES256 and of Ed25519 since the last call.
-    pub fn take(&self) -> (usize, usize) {
-        (self.es256.take(), self.ed25519.take())
-    }
-}
 
 /// A private key.
 #[derive(Clone)]

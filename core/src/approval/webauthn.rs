@@ -173,7 +173,7 @@ impl PasskeyPublicKey {
             )
         };
         #[cfg(any(test, feature = "testing"))]
-        super::testing::VERIFIED.with(|counts| counts.count(self));
+        super::verified::VERIFIED.with(|counts| counts.count(self));
         match self {
             PasskeyPublicKey::Es256(point) => {
                 UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point)
