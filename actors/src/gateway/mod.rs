@@ -313,12 +313,16 @@ impl Gateway {
             Encoding::Json => descriptor.request_of_json(bytes),
             Encoding::Protobuf => descriptor.check_protobuf(bytes).map(|()| bytes.to_vec()),
         };
-        let request = request.and_then(|request| operation.canonical(&request));
         let key = key.filter(|_| descriptor.takes_idempotency_key());
-        let key = key.map(|key| IdempotencyKey {
-            key,
-            body_hash: fingerprint(&request, bytes),
-        });
+        let (request, key) = match key {
+            // Only with a key is one request compared with another.
+            Some(key) => {
+                let request = request.and_then(|request| operation.canonical(&request));
+                let body_hash = fingerprint(&request, bytes);
+                (request, Some(IdempotencyKey { key, body_hash }))
+            }
+            None => (request, None),
+        };
         let mut answer = if descriptor.is_command() {
             self.submit(ClientCommand {
                 operation,

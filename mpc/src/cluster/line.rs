@@ -365,10 +365,12 @@ impl<T> WaitingLines<T> {
         let waiting =
             of_token.filter_map(|(of, waiting)| Some((of, waiting.get(&key.client_signer)?)));
         let (own, beside): (Vec<_>, Vec<_>) = waiting.partition(|(of, _)| **of == vault);
-        let own = own
-            .into_iter()
-            .flat_map(|(_, own)| own.by_place.range(..place));
-        let own: usize = own.map(|(_, (_, work))| work).sum();
+        // Few have come later than who asks.
+        let own = own.into_iter().map(|(_, own)| {
+            let later = own.by_place.range(place..).map(|(_, (_, work))| work);
+            own.work.saturating_sub(later.sum())
+        });
+        let own: usize = own.sum();
         let turn = own.saturating_add(1);
         let beside: usize = beside
             .into_iter()

@@ -98,6 +98,10 @@ pub enum AddressError {
 /// # Errors
 /// See [`AddressError`].
 pub fn parse_address(text: &str) -> Result<Address, AddressError> {
+    // Base58check of 0x41 and 20 bytes has no other length.
+    if text.len() != ADDRESS_CHARS {
+        return Err(AddressError::Form);
+    }
     let mut bytes = [0; ADDRESS_BYTES + CHECKSUM_BYTES];
     let decoded = bs58::decode(text).with_check(Some(PREFIX)).onto(&mut bytes);
     match decoded {
@@ -105,9 +109,7 @@ pub fn parse_address(text: &str) -> Result<Address, AddressError> {
             .first_chunk::<ADDRESS_BYTES>()
             .and_then(|bytes| Address::from_bytes(bytes))
             .ok_or(AddressError::Form),
-        Err(bs58::decode::Error::InvalidChecksum { .. })
-            if text.len() == ADDRESS_CHARS && text.starts_with('T') =>
-        {
+        Err(bs58::decode::Error::InvalidChecksum { .. }) if text.starts_with('T') => {
             Err(AddressError::Checksum)
         }
         _ => Err(AddressError::Form),
