@@ -36,7 +36,7 @@ pub use table::NonceSelection;
 /// How many nonces a node keeps ready for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Refilled when there are fewer than this.
+    /// Refilled when there are fewer than this. Little below the other: what is made at once, signatures wait for.
     pub low: usize,
     /// Filled up to this; 0 turns the pool off, at most [`MAX_POOL_SIZE`].
     pub high: usize,
@@ -47,6 +47,9 @@ pub const MAX_POOL_SIZE: usize = 4096;
 
 impl Default for Watermarks {
     fn default() -> Self {
-        Self { low: 64, high: 256 }
+        Self {
+            low: 240,
+            high: 256,
+        }
     }
 }
