@@ -155,7 +155,7 @@ advisories:
 deny:
     cargo deny check
 
-# Latency of the HTTP API at 200 calls per second
+# Latency of the HTTP API at 200 calls per second, and reads beside a bare axum server
 bench-api:
     cargo bench --bench api
 
@@ -194,6 +194,6 @@ bench-pages *arguments:
     cargo bench --bench retention -- --pages {{arguments}}
 
 # Signatures per second through HTTP and Redis, beside their limit: signers over Redis without HTTP and store; `just bench limit`
-# measures that of 2-of-3, 3-of-5 and 5-of-9
+# measures that of 2-of-3, 3-of-5 and 5-of-9, `just bench postgres` Ed25519 with PostgreSQL beside redb
 bench *arguments:
     cargo bench --bench signing -- {{arguments}}

@@ -22,6 +22,7 @@
 
 #[path = "../../tests/support/delayed_port.rs"]
 mod delayed_port;
+#[path = "../shared/http.rs"]
 mod http;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
@@ -36,7 +37,7 @@ use std::{
 use covault_core::signature::Curve;
 use delayed_port::DelayedPort;
 use futures::future::join_all;
-use http::{Connection, Target};
+use http::{Connection, RATES, Target};
 use serde_json::{Value, json};
 use support::{Process, TestCluster, base64, free_port};
 
@@ -50,8 +51,6 @@ const OFFERING: usize = 128;
 /// Accepted requests per second whose end is waited for as a client would.
 const WATCHED: f64 = 20.0;
 const LATE_MS: u64 = 200;
-/// The limits of one client are not what is measured.
-const RATES: &str = "[limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n";
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {

@@ -12,8 +12,7 @@ use crate::{Measured, usage};
 #[path = "../../mpc/tests/support/mod.rs"]
 mod limit_support;
 
-/// Nonces ahead, as `signer.nonce_pool_low` and `_high` have them by default.
-const WATERMARKS: Watermarks = Watermarks { low: 64, high: 256 };
+/// How long a signature may take.
 const PATIENCE_MS: u64 = 60_000;
 
 /// Nodes that are ready to sign.
@@ -27,7 +26,7 @@ impl Limit {
     pub async fn start(threshold: u16, nodes: usize) -> Self {
         let check = std::sync::Arc::new(covault_mpc::node::RebuildCheck);
         let bus = TestBus::redis();
-        let cluster = TestCluster::start_pooled(bus, nodes, check, WATERMARKS).await;
+        let cluster = TestCluster::start_pooled(bus, nodes, check, Watermarks::default()).await;
         cluster.until_live(nodes).await;
         Self { cluster, threshold }
     }

@@ -3,7 +3,7 @@
 //! the limit (`limit.rs`: signers over Redis without HTTP and store), in the same run on the same machine.
 //!
 //! `cargo bench --bench signing`. COVAULT_BENCH_SECONDS sets how long each line measures. `-- limit` measures the limit
-//! alone, of 2-of-3, 3-of-5 and 5-of-9.
+//! alone, of 2-of-3, 3-of-5 and 5-of-9; `-- postgres` Ed25519 with PostgreSQL beside redb.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -18,6 +18,8 @@
     reason = "a benchmark reads the clock, prints, and stops at the first surprise"
 )]
 
+#[path = "../shared/http.rs"]
+mod http;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 #[path = "../shared/usage.rs"]
@@ -29,9 +31,10 @@ mod limit;
 use std::time::{Duration, Instant};
 
 use covault_core::signature::Curve;
+use http::{Connection, RATES, Target};
 use limit::Limit;
 use serde_json::{Value, json};
-use support::{ApiClient, TestCluster, base64};
+use support::{TestCluster, base64, postgres::Postgres, store_table};
 
 /// What one line of the table is made of.
 pub struct Measured {
@@ -59,11 +62,21 @@ fn seconds() -> Duration {
     Duration::from_secs(text.parse().expect("COVAULT_BENCH_SECONDS is a number"))
 }
 
+/// Creates a request and waits until it is signed.
+async fn sign(connection: &mut Connection, body: &Value) {
+    let uuid = connection.create(body).await.expect("accepted");
+    assert!(connection.signed(&uuid).await);
+}
+
 /// Creates and executes requests, `in_flight` at a time.
 async fn through_http(cluster: &TestCluster, body: &Value, in_flight: usize) -> Measured {
-    let api = &cluster.api;
-    // One signature first: connections, child keys and caches are warm for every line alike.
-    api.sign(body.clone()).await;
+    // A load generator that takes little of the CPU time that is measured.
+    let target = Target {
+        address: cluster.api.base.replace("http://", ""),
+        token: cluster.api.token.clone(),
+    };
+    // One signature first: child keys and caches are warm for every line alike.
+    sign(&mut Connection::new(&target), body).await;
     let pids = cluster.signers.iter().map(support::Process::pid);
     let pids = pids.chain([cluster.serve.pid(), cluster.redis.pid()]);
     let pids: Vec<_> = pids.collect();
@@ -72,12 +85,12 @@ async fn through_http(cluster: &TestCluster, body: &Value, in_flight: usize) -> 
     let started = Instant::now();
     let until = started + seconds();
     let workers = (0..in_flight).map(|_| {
-        let (api, body) = (api.clone(), body.clone());
+        let (mut connection, body) = (Connection::new(&target), body.clone());
         tokio::spawn(async move {
             let mut latencies = Vec::new();
             while Instant::now() < until {
                 let begun = Instant::now();
-                api.sign(body.clone()).await;
+                sign(&mut connection, &body).await;
                 latencies.push(begun.elapsed());
             }
             latencies
@@ -139,6 +152,45 @@ async fn limits() {
     }
 }
 
+/// Three signers and an orchestrator, with this before its other settings.
+async fn cluster_with(store: &str) -> TestCluster {
+    let before = format!("{store}{RATES}");
+    TestCluster::start_prepared(60_000, "raw_signing = true", |folder| {
+        support::configure(&folder.join("serve.toml"), "serve", "", &before);
+    })
+    .await
+}
+
+/// Ed25519 with one store and then the other; the median of three.
+async fn on_postgres() {
+    let server = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let stores = [
+        String::new(),
+        store_table(folder.path(), &server.database()),
+    ];
+    let mut rates = Vec::new();
+    for (store, name) in stores.iter().zip(["redb", "PostgreSQL"]) {
+        let cluster = cluster_with(store).await;
+        let vault = cluster.create_vault("bench");
+        let from = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+        let body = json!({"rawMessage": {"from": from, "content": base64("measure me"),
+            "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
+        let mut measured = Vec::new();
+        for _ in 0..3 {
+            measured.push(through_http(&cluster, &body, 128).await);
+        }
+        measured.sort_by(|one, other| one.rate().total_cmp(&other.rate()));
+        let median = &measured[1];
+        line(&format!("ed25519: {name}, 128 in flight"), median);
+        rates.push(median.rate());
+    }
+    println!(
+        "    PostgreSQL beside redb: rate {:.2}",
+        rates[1] / rates[0]
+    );
+}
+
 #[tokio::main]
 async fn main() {
     let arguments: Vec<_> = std::env::args().collect();
@@ -149,8 +201,11 @@ async fn main() {
     if arguments.iter().any(|argument| argument == "limit") {
         return limits().await;
     }
+    if arguments.iter().any(|argument| argument == "postgres") {
+        return on_postgres().await;
+    }
     let limit = Limit::start(2, 3).await;
-    let cluster = TestCluster::start(60_000).await;
+    let cluster = cluster_with("").await;
     let vault = cluster.create_vault("bench");
     println!("2-of-3, rawMessage");
     for curve in Curve::ALL {

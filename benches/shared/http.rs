@@ -11,6 +11,9 @@ use tokio::{
 /// A connection that was not used for so long is not used again; as clients do that keep theirs.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// Of the orchestrator's configuration: the limits of one client are not what is measured.
+pub const RATES: &str = "[limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n";
+
 /// Where and as whom.
 #[derive(Clone)]
 pub struct Target {
