@@ -175,6 +175,10 @@ impl SignerCluster for ClusterSigners {
         self.cluster.nodes().into_iter().map(view).collect()
     }
 
+    fn node_counts(&self) -> (usize, usize) {
+        self.cluster.node_counts()
+    }
+
     fn admit(&self, nodes: &[NodeId]) {
         self.cluster.admit(nodes);
     }
@@ -258,5 +262,6 @@ fn halt(halt: HaltReason) -> NodeHalt {
         HaltReason::Frozen => NodeHalt::Frozen,
         HaltReason::ClientSigner => NodeHalt::ClientSigner,
         HaltReason::Version => NodeHalt::Version,
+        HaltReason::ClockTooFar => NodeHalt::ClockTooFar,
     }
 }

@@ -109,6 +109,8 @@ pub enum NodeHalt {
     ClientSigner,
     /// Its version and that of the orchestrator are too far apart.
     Version,
+    /// Its clock and that of the orchestrator are so far apart that nothing of it is believed.
+    ClockTooFar,
 }
 
 impl NodeView {
@@ -304,6 +306,13 @@ pub trait SignerCluster: Send + Sync {
     /// Every admitted node that announced itself since this process started: what this process hears, on which it acts. What
     /// is told of nodes are the rows that the node observer writes from it.
     fn nodes(&self) -> Vec<NodeView>;
+
+    /// How many of them are live, and how many there are: anyone may ask, so that a cluster counts without a copy of the
+    /// list.
+    fn node_counts(&self) -> (usize, usize) {
+        let nodes = self.nodes();
+        (nodes.iter().filter(|node| node.live).count(), nodes.len())
+    }
 
     /// From now on only these nodes are used and listed. Called before anything else, and with
     /// every change.

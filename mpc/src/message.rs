@@ -318,6 +318,8 @@ pub enum HaltReason {
     ClientSigner,
     /// Its version and that of the process that hears it are too far apart.
     Version,
+    /// Its clock and that of the process that hears it are so far apart that nothing of it is believed.
+    ClockTooFar,
 }
 
 /// Node to node: what do you know of me?

@@ -6,7 +6,10 @@ use covault_core::schema::admin::{
     VaultCounts,
 };
 
-use super::{CommandFinding, ago, answer_json, client::ConnectionArgs, one_line, print_line};
+use super::{
+    CommandFinding, ago, answer_json, client::ConnectionArgs, node::list::skew, one_line,
+    print_line,
+};
 use crate::metrics::is_ahead;
 
 /// So many names are printed of each kind.
@@ -17,6 +20,8 @@ const OLD_MS: u64 = 30 * 60 * 1000;
 pub(super) const OLD_BACKUP_MS: u64 = 48 * 3600 * 1000;
 /// Nothing is known of nodes that nobody has watched for longer, in milliseconds: several lease times, and clocks may differ.
 const UNWATCHED_MS: u64 = 2 * 60 * 1000;
+/// From here on nodes refuse orders, in milliseconds.
+const CLOCKS_APART_MS: u64 = 60_000;
 /// Why a node does not sign that does not count.
 const CLIENT_SIGNER: &str = "clientSigner";
 
@@ -53,6 +58,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 /// Nodes that should sign and do not.
 fn is_halted(node: &Node) -> bool {
     node.live && node.halted.iter().any(|halt| halt != CLIENT_SIGNER)
+}
+
+/// Whether nothing of the node is believed, because of its clock or this one's.
+fn is_clock_too_far(node: &Node) -> bool {
+    node.halted.iter().any(|halt| halt == "clockTooFar")
+}
+
+/// Whether its clock, or the orchestrator's, has to be set.
+fn is_clock_off(node: &Node) -> bool {
+    let has_said = || node.halted.iter().any(|halt| halt == "clockWrong");
+    let is_far = node.clock_skew_ms.unsigned_abs() > CLOCKS_APART_MS;
+    is_clock_too_far(node) || node.live && (is_far || has_said())
 }
 
 /// Vaults that cannot sign.
@@ -123,7 +140,8 @@ fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
         return Some(CommandFinding::cannot_sign(sentence));
     }
     let is_old = |vaults: &VaultCounts| status.now_ms.saturating_sub(vaults.counted_ms) > OLD_MS;
-    let needs_attention = |node: &Node| !node.live || is_halted(node) || !node.bans.is_empty();
+    let needs_attention =
+        |node: &Node| !node.live || is_halted(node) || is_clock_off(node) || !node.bans.is_empty();
     let has_vaults = |it: &VaultCounts| it.ready > 0;
     let is_unsafe = status.vaults.as_ref().is_some_and(has_vaults) && !is_backed_up(status);
     let is_degraded = is_unsafe
@@ -193,7 +211,16 @@ fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
         line.push_str(&format!(", as far as is known: {reason}"));
     }
     lines.push(line);
-    add(lines, "away", &names(&|node| !node.live));
+    add(
+        lines,
+        "away",
+        &names(&|node| !node.live && !is_clock_too_far(node)),
+    );
+    let off = status.nodes.iter().filter(|node| is_clock_off(node));
+    let off: Vec<_> = off
+        .map(|node| format!("{} ({} from here)", node.name, skew(node.clock_skew_ms)))
+        .collect();
+    add(lines, "clock to be set", &off);
     add(lines, "does not sign", &names(&is_halted));
     let with_bans = names(&|node| !node.bans.is_empty());
     add(lines, "signer.orchestrators", &status.nodes_that_refuse);
@@ -394,7 +421,14 @@ mod tests {
             orchestrators: 2,
             nodes: vec![
                 node("vienna", false, &[]),
-                node("graz", true, &["clockWrong"]),
+                Node {
+                    clock_skew_ms: 61_000,
+                    ..node("graz", true, &["clockWrong"])
+                },
+                Node {
+                    clock_skew_ms: -180_020,
+                    ..node("linz", false, &["clockTooFar"])
+                },
             ],
             want_to_join: vec![UnadmittedNode::default()],
             chains: vec![chain("EVM chain 1", 2), chain("TON", 1)],
@@ -434,8 +468,10 @@ mod tests {
             lines(&status),
             [
                 "service   ready (Covault 1.2.3, 2 orchestrators)",
-                "nodes     1 of 2 live",
+                "nodes     1 of 3 live",
                 "          away: vienna",
+                "          clock to be set: graz (+61.0 s from here)",
+                "          clock to be set: linz (-180.0 s from here)",
                 "          does not sign: graz",
                 "          peers: graz does not list linz (signer.peers)",
                 "          want to join (covault node list): 1",
@@ -515,6 +551,14 @@ mod tests {
             ..well()
         };
         assert_eq!(code(&silent), 5);
+        // Orders are refused, and nodes do not know why: the clock that is wrong is the orchestrator's.
+        let mut late = well();
+        late.nodes[0].clock_skew_ms = 60_001;
+        assert_eq!(code(&late), 5);
+        assert_eq!(
+            lines(&late)[2],
+            "          clock to be set: vienna (+60.0 s from here)"
+        );
         let refused = GetStatusResponse {
             nodes_that_refuse: vec!["graz does not list ssh-ed25519 AAAA one".into()],
             ..well()

@@ -58,6 +58,7 @@ pub fn halt_in_words(halt: &str) -> String {
     match halt {
         "runsTwice" => "two processes use its identity: stop one of them",
         "clockWrong" => "its clock is wrong",
+        "clockTooFar" => "its clock is too far from the orchestrator's: set it right",
         "claimsMissing" => "entries are missing from its claims file: refresh its vaults",
         "frozen" => "frozen by its administrator",
         "versionTooFar" => {

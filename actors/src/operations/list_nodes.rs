@@ -90,6 +90,7 @@ fn halt_name(halt: NodeHalt) -> &'static str {
         NodeHalt::Frozen => "frozen",
         NodeHalt::ClientSigner => "clientSigner",
         NodeHalt::Version => "versionTooFar",
+        NodeHalt::ClockTooFar => "clockTooFar",
     }
 }
 

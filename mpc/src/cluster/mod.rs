@@ -285,6 +285,11 @@ impl Cluster {
         self.shared.node_registry.nodes()
     }
 
+    /// How many of them are live, and how many there are.
+    pub fn node_counts(&self) -> (usize, usize) {
+        self.shared.node_registry.counts()
+    }
+
     /// The nodes that announced themselves recently without being admitted. A short list, whatever
     /// happens on the bus.
     pub fn unadmitted(&self) -> Vec<Unadmitted> {

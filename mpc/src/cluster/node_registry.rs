@@ -1,5 +1,6 @@
 //! The nodes: which exist, which are live, and which were slow.
 
+mod clocks;
 pub(super) mod places;
 mod versions;
 
@@ -18,7 +19,7 @@ use covault_core::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use self::places::SignerPlaces;
+use self::{clocks::WrongClocks, places::SignerPlaces};
 use super::{
     NodeStatus,
     select_signers::AttemptFailures,
@@ -34,8 +35,6 @@ const REPLAY_MS: u64 = 2 * SKEW_MS;
 const MISTRUST_MS: u64 = 3_600_000;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
-/// How often it is said that a node's clock is off, in milliseconds.
-const CLOCK_REMINDER_MS: u64 = 3_600_000;
 /// How long a node that ran twice is named after it was last seen to, in milliseconds.
 const DUPLICATE_MS: u64 = 10_000;
 /// Starts of one node that are compared.
@@ -46,6 +45,7 @@ const MAX_NODES: usize = 1000;
 /// The vault of a request, and the client signer that it names.
 pub(super) type SigningFor = (VaultId, Option<NodeId>);
 
+#[derive(Clone)]
 struct KnownNode {
     name: String,
     version: String,
@@ -106,6 +106,22 @@ impl KnownNode {
         self.frozen.contains(&vault) || self.halted.contains(&HaltReason::Frozen)
     }
 
+    fn status(&self, id: NodeId, live: bool, halted: Vec<HaltReason>) -> NodeStatus {
+        NodeStatus {
+            id,
+            name: self.name.clone(),
+            live,
+            last_seen_ms: self.heard_ms,
+            version: self.version.clone(),
+            keys: self.keys,
+            bans: self.bans.clone(),
+            skew_ms: self.skew_ms(),
+            halted,
+            frozen: self.frozen.clone(),
+            listed: self.listed.clone(),
+        }
+    }
+
     /// How far its clock was ahead of ours when it was last heard, in milliseconds.
     fn skew_ms(&self) -> i64 {
         let apart = i64::try_from(self.at_ms.abs_diff(self.heard_ms)).unwrap_or(i64::MAX);
@@ -131,25 +147,7 @@ struct State {
     places: SignerPlaces,
     /// Starts of each node that name other ones.
     starts: HashMap<NodeId, BootHistory>,
-    /// Nodes whose clocks are off, and when that was last said.
-    clocks_off: HashMap<NodeId, u64>,
-}
-
-impl State {
-    /// Notes how far an admitted node's clock is away; whether there is something to say about it: once, and each hour
-    /// for as long as it lasts.
-    fn clock_is_news(&mut self, node: NodeId, apart_ms: u64, now_ms: u64) -> bool {
-        if apart_ms <= SKEW_MS {
-            self.clocks_off.remove(&node);
-            return false;
-        }
-        let said = self.clocks_off.get(&node);
-        let news = said.is_none_or(|said_ms| now_ms.abs_diff(*said_ms) >= CLOCK_REMINDER_MS);
-        if news && self.clocks_off.len() < MAX_NODES {
-            self.clocks_off.insert(node, now_ms);
-        }
-        news
-    }
+    wrong_clocks: WrongClocks,
 }
 
 /// Which starts of a node have named which others. Two that name each other run at one time: a start
@@ -216,14 +214,14 @@ impl NodeRegistry {
             admitted,
             unadmitted,
             starts,
-            clocks_off,
+            wrong_clocks,
             places,
             ..
         } = &mut *state;
         let nodes: HashSet<NodeId> = nodes.iter().copied().collect();
         known.retain(|node, _| nodes.contains(node));
         starts.retain(|node, _| nodes.contains(node));
-        clocks_off.retain(|node, _| nodes.contains(node));
+        wrong_clocks.retain(|node| nodes.contains(node));
         places.retain(|node| nodes.contains(node));
         for node in &nodes {
             unadmitted.forget(node);
@@ -268,7 +266,7 @@ impl NodeRegistry {
             }
             return;
         }
-        if state.clock_is_news(node, apart_ms, now_ms) {
+        if state.wrong_clocks.is_news(node, &announced, self.live_ms) {
             tracing::warn!(name = %announced.name, node = %node.openssh_line(""), apart_ms, "a node's clock differs; check the clocks");
         }
         if apart_ms > REPLAY_MS {
@@ -339,10 +337,12 @@ impl NodeRegistry {
 
     /// Those whose clocks are too far off, as they were last heard.
     fn out_of_time<'a>(&self, nodes: &[&'a NodeId]) -> Vec<&'a NodeId> {
-        let state = lock(&self.state);
+        let (now_ms, state) = (self.clock.now_ms(), lock(&self.state));
         let off = nodes.iter().filter(|node| {
             let known = state.known.get(node);
+            let unbelieved = || state.wrong_clocks.unbelieved(node, now_ms, self.live_ms);
             known.is_some_and(|known| known.skew_ms().unsigned_abs() > SKEW_MS)
+                || unbelieved().is_some()
         });
         off.copied().collect()
     }
@@ -371,25 +371,28 @@ impl NodeRegistry {
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
         let state = lock(&self.state);
-        let mut nodes: Vec<NodeStatus> = state
-            .known
-            .iter()
-            .map(|(id, known)| NodeStatus {
-                id: *id,
-                name: known.name.clone(),
-                live: self.is_heard(known),
-                last_seen_ms: known.heard_ms,
-                version: known.version.clone(),
-                keys: known.keys,
-                bans: known.bans.clone(),
-                skew_ms: known.skew_ms(),
-                halted: self.halted(&state, id),
-                frozen: known.frozen.clone(),
-                listed: known.listed.clone(),
-            })
-            .collect();
+        let known = state.known.iter().map(|(id, known)| {
+            let (live, halted) = (self.is_heard(known), self.halted(&state, id));
+            known.status(*id, live, halted)
+        });
+        let mut nodes: Vec<NodeStatus> = known.collect();
+        state
+            .wrong_clocks
+            .show(&mut nodes, self.clock.now_ms(), self.live_ms);
         nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         nodes
+    }
+
+    /// How many of them are live, and how many there are.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        let live = state.known.values().filter(|known| self.is_heard(known));
+        let shown = state.wrong_clocks.shown(self.clock.now_ms(), self.live_ms);
+        let unknown = shown.filter(|(id, _)| !state.known.contains_key(*id));
+        (
+            live.count(),
+            state.known.len().saturating_add(unknown.count()),
+        )
     }
 
     /// Why the node does not sign: what it says itself, and whether we see it run twice.

@@ -64,12 +64,18 @@ fn table(response: &ListNodesResponse) -> String {
 
 fn state(node: &Node) -> &'static str {
     match node.live {
+        false if is_clock_too_far(node) => "clock off",
         false => "offline",
         true if node.halted.is_empty() => "live",
         true if node.halted.iter().all(|halt| halt == "clientSigner") => "client signer",
         true if node.halted.iter().any(|halt| halt == "frozen") => "frozen",
         true => "halted",
     }
+}
+
+/// Whether it is not live for its clock alone.
+fn is_clock_too_far(node: &Node) -> bool {
+    node.halted.iter().any(|halt| halt == "clockTooFar")
 }
 
 /// What to do about a node that does not sign.
@@ -97,6 +103,10 @@ fn advice(halted: &str) -> &'static str {
         "versionTooFar" => {
             "is asked for nothing: its version and that of the orchestrator are too far apart. Upgrade the older one \
              (docs/upgrading.md)."
+        }
+        "clockTooFar" => {
+            "is asked for nothing: its clock is too far from the orchestrator's, or its messages arrive so late. Set \
+             the clock that is wrong."
         }
         _ => "does not sign, for a reason that this version does not know.",
     }
@@ -158,7 +168,7 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
 }
 
 /// "+1.5 s", and "ok" for what heartbeats cannot tell from their own delay.
-fn skew(ms: i64) -> String {
+pub(in crate::cli) fn skew(ms: i64) -> String {
     let tenths = ms / 100;
     match tenths {
         -9..=9 => "ok".to_owned(),
@@ -206,6 +216,12 @@ mod tests {
                     last_seen_ms: None,
                     ..node("graz", "BBBB")
                 },
+                Node {
+                    live: false,
+                    clock_skew_ms: 180_012,
+                    halted: vec!["clockTooFar".into()],
+                    ..node("linz", "DDDD")
+                },
             ],
             want_to_join: vec![UnadmittedNode {
                 public_key: "ssh-ed25519 CCCC".into(),
@@ -221,14 +237,18 @@ mod tests {
         let nodes = nodes();
         let table = table(&nodes);
         let rows: Vec<&str> = table.lines().collect();
-        assert_eq!(rows.len(), 3, "{table}");
+        assert_eq!(rows.len(), 4, "{table}");
         for word in ["halted", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
             assert!(rows[1].contains(word), "{table}");
         }
         for word in ["offline", "graz", "never", "BBBB"] {
             assert!(rows[2].contains(word), "{table}");
         }
+        for word in ["clock off", "linz", "+180.0 s", "DDDD"] {
+            assert!(rows[3].contains(word), "{table}");
+        }
         let told = notes(&nodes).join("\n");
+        assert!(told.contains("linz is asked for nothing: its clock is too far"));
         assert!(!told.contains("No orchestrator"), "{told}");
         for (as_of_ms, last) in [(Some(80_000), "2 min ago"), (None, "long ago")] {
             let stale = ListNodesResponse {

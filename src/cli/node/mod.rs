@@ -7,7 +7,7 @@ mod forget;
 mod freeze;
 mod init;
 mod keys;
-mod list;
+pub(super) mod list;
 mod permit;
 mod primes;
 mod restore;

@@ -21,7 +21,7 @@ fn party() -> (VaultId, TokenId) {
     (VaultId::from_bytes([1; 16]), TokenId::from_bytes([1; 16]))
 }
 
-fn announcement(at_ms: u64) -> Announcement {
+pub(super) fn announcement(at_ms: u64) -> Announcement {
     Announcement {
         name: "node".into(),
         at_ms,
@@ -46,23 +46,6 @@ fn node_registry() -> (Arc<ManualClock>, Arc<NodeRegistry>) {
     let node_registry =
         NodeRegistry::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
     (clock, node_registry)
-}
-
-#[test]
-fn clock__should_be_told_once_and_each_hour_while_it_is_off() {
-    let (mut state, node) = (State::default(), NodeId([1; 32]));
-    let other = NodeId([2; 32]);
-    let off_ms = SKEW_MS + 1;
-    assert!(!state.clock_is_news(node, SKEW_MS, 0));
-    assert!(state.clock_is_news(node, off_ms, 1_000));
-    for now_ms in [2_000, 3_000, CLOCK_REMINDER_MS] {
-        assert!(!state.clock_is_news(node, off_ms, now_ms));
-    }
-    assert!(state.clock_is_news(other, off_ms, 3_000));
-    assert!(state.clock_is_news(node, off_ms, 1_000 + CLOCK_REMINDER_MS));
-    // Right, and wrong again.
-    assert!(!state.clock_is_news(node, 0, 2_000 + CLOCK_REMINDER_MS));
-    assert!(state.clock_is_news(node, off_ms, 3_000 + CLOCK_REMINDER_MS));
 }
 
 #[test]
@@ -644,6 +627,45 @@ fn node_registry__should_tell_how_far_a_clock_is_off() {
         .map(|node| node.skew_ms)
         .collect();
     assert_eq!(skews, [-1_500, 700]);
+}
+
+#[test]
+fn node_registry__should_show_a_clock_of_which_nothing_is_believed() {
+    let (clock, node_registry) = node_registry();
+    let (node, unknown) = (NodeId([1; 32]), NodeId([2; 32]));
+    let hear = |node, skew_ms: i64| {
+        let at_ms = clock.now_ms().saturating_add_signed(skew_ms);
+        node_registry.heard(node, announcement(at_ms));
+    };
+    let shown = || -> Vec<_> {
+        let nodes = node_registry.nodes().into_iter();
+        nodes
+            .map(|it| (it.id, it.live, it.skew_ms, it.halted))
+            .collect()
+    };
+    hear(node, 0);
+    // What was recorded is no word about the clock of a node that is heard.
+    hear(node, -180_000);
+    assert_eq!(shown(), [(node, true, 0, vec![])]);
+    clock.0.fetch_add(3_000, Ordering::Relaxed);
+    assert_eq!(shown(), [(node, false, 0, vec![])]);
+    hear(node, 180_000);
+    hear(unknown, -600_000);
+    let off = |node, skew_ms| (node, false, skew_ms, vec![HaltReason::ClockTooFar]);
+    assert_eq!(shown(), [off(node, 180_000), off(unknown, -600_000)]);
+    assert_eq!(node_registry.counts(), (0, 2));
+    assert!(!node_registry.live(&node) && !node_registry.live(&unknown));
+    let fault = node_registry.too_few(&[node, unknown], 2, &AttemptFailures::default(), None);
+    let sentence = fault.message();
+    assert!(
+        sentence.contains("; check the clocks of: node ("),
+        "{sentence}"
+    );
+    // It is right again; the other one is gone.
+    clock.0.fetch_add(3_000, Ordering::Relaxed);
+    hear(node, 100);
+    assert_eq!(shown(), [(node, true, 100, vec![])]);
+    assert_eq!(node_registry.counts(), (1, 1));
 }
 
 #[test]

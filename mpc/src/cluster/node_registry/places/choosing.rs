@@ -125,7 +125,8 @@ impl NodeRegistry {
                     HaltReason::Clock
                     | HaltReason::Twice
                     | HaltReason::Frozen
-                    | HaltReason::Version => false,
+                    | HaltReason::Version
+                    | HaltReason::ClockTooFar => false,
                 })
         };
         // A client signer that is not named is not waited for either.
