@@ -82,7 +82,6 @@ impl HealthCheck {
 
     /// How the process is now.
     pub async fn look(&self, services: &Services) -> Health {
-        let nodes = services.signers.nodes();
         Health {
             is_leaving: self.leaving.load(Ordering::SeqCst),
             store: self.try_store(services).await,
@@ -90,7 +89,7 @@ impl HealthCheck {
                 true => Ok(()),
                 false => Err(Fault::unavailable("the bus cannot be reached")),
             },
-            signers: (nodes.iter().filter(|node| node.live).count(), nodes.len()),
+            signers: services.signers.node_counts(),
             clients: self.client_gate.check(services).await,
         }
     }
@@ -144,4 +143,54 @@ async fn probe(services: &Services) -> Result<(), Fault> {
     );
     services.store.commit(probe).await?;
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::Arc;
+
+    use covault_core::{
+        order::NodeId,
+        testing::{ConstantEntropy, ManualClock},
+    };
+
+    use super::*;
+    use crate::{
+        chain_rpc::ChainClients,
+        port::NodeView,
+        services::Listeners,
+        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        store::memory::MemoryStore,
+        testing::NoSigners,
+    };
+
+    #[tokio::test]
+    async fn readiness__should_count_nodes_without_a_copy_of_them() {
+        let signers = Arc::new(NoSigners::default());
+        let parts = OrchestratorParts {
+            store: Arc::new(MemoryStore::new()),
+            signers: Arc::clone(&signers) as _,
+            clock: Arc::<ManualClock>::default(),
+            entropy: Arc::new(ConstantEntropy(0)),
+            chains: ChainClients::default(),
+            settings: Settings::default(),
+            webhooks: Default::default(),
+            sharing: OrchestratorSharing::default(),
+        };
+        let services = Services::new(parts, Listeners::none());
+        let check = HealthCheck::new(ClientGate::default());
+        let [live, away] = [true, false].map(|live| NodeView {
+            live,
+            ..NodeView::unseen(NodeId([u8::from(live); 32]))
+        });
+        *signers.nodes.lock() = vec![live, away.clone()];
+        let health = check.look(&services).await;
+        assert_eq!(health.signers, (1, 2));
+        assert!(health.ready().is_ok());
+        *signers.nodes.lock() = vec![away];
+        let fault = check.look(&services).await.ready().unwrap_err();
+        assert!(fault.message().contains("no signer node"), "{fault:?}");
+        assert_eq!(signers.copies.load(Ordering::SeqCst), 0);
+    }
 }

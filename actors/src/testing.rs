@@ -275,6 +275,8 @@ pub struct NoSigners {
     pub nodes: Mutex<Vec<NodeView>>,
     /// See [`SignerCluster::unadmitted`].
     pub unadmitted: Mutex<Vec<UnadmittedView>>,
+    /// How often the list of nodes was copied.
+    pub copies: AtomicUsize,
 }
 
 fn nobody() -> Fault {
@@ -323,7 +325,13 @@ impl SignerCluster for NoSigners {
     }
 
     fn nodes(&self) -> Vec<NodeView> {
+        self.copies.fetch_add(1, Ordering::SeqCst);
         self.nodes.lock().clone()
+    }
+
+    fn node_counts(&self) -> (usize, usize) {
+        let nodes = self.nodes.lock();
+        (nodes.iter().filter(|node| node.live).count(), nodes.len())
     }
 
     fn unadmitted(&self) -> Vec<UnadmittedView> {
