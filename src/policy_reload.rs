@@ -23,23 +23,24 @@ pub fn tell(path: &Path, policy: &Policy) {
     }
 }
 
-/// What the file says now.
+/// What a file says now, in place of what is in force.
 ///
 /// # Errors
 /// When it cannot be used, or is being written.
-pub async fn read_settled(
-    current: &CurrentPolicy,
-    read: impl Fn() -> anyhow::Result<Policy>,
-) -> anyhow::Result<Policy> {
-    let policy = read()?;
-    if policy != current.get().0 {
+pub async fn read_settled<T: PartialEq>(
+    present: &T,
+    what: &str,
+    read: impl Fn() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let found = read()?;
+    if found != *present {
         tokio::time::sleep(SETTLED).await;
         anyhow::ensure!(
-            read()? == policy,
-            "the policy file changes while it is read; send SIGHUP again once it is written"
+            read()? == found,
+            "{what} changes while it is read; send SIGHUP again once it is written"
         );
     }
-    Ok(policy)
+    Ok(found)
 }
 
 /// Has this policy hold from now on, and says what it changes.
@@ -74,7 +75,7 @@ pub fn on_hangup(
 ) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            match read_settled(&current, &read).await {
+            match read_settled(&current.get().0, "the policy file", &read).await {
                 Ok(policy) => replace(&current, &path, policy),
                 Err(error) => tracing::error!("the policy stays as it was: {error:#}"),
             }
@@ -101,20 +102,23 @@ mod tests {
         };
         fs::write(&file, whole).expect("written");
         let current = CurrentPolicy::new(read().expect("a policy"));
+        let present = current.get();
         fs::write(&file, half).expect("written");
         let writer = async {
             tokio::time::sleep(SETTLED / 2).await;
             fs::write(&file, whole).expect("written");
         };
-        let (found, ()) = tokio::join!(read_settled(&current, read), writer);
+        let (found, ()) = tokio::join!(read_settled(&present.0, "the policy file", read), writer);
         let problem = found.expect_err("it grew").to_string();
         assert!(problem.contains("changes while it is read"), "{problem}");
         assert_eq!(
-            read_settled(&current, read).await.expect("whole"),
+            read_settled(&present.0, "", read).await.expect("whole"),
             current.get().0
         );
         fs::write(&file, half).expect("written");
-        let found = read_settled(&current, read).await.expect("it stays so");
+        let found = read_settled(&present.0, "", read)
+            .await
+            .expect("it stays so");
         let gone = current.get().0.sentences();
         let gone: Vec<_> = gone.difference(&found.sentences()).cloned().collect();
         assert!(

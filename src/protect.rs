@@ -91,11 +91,12 @@ impl ProcessProtection {
     }
 
     /// From now on this thread, and those that it starts, write nowhere but in `folder`, read beside
-    /// it what belongs to the system and what is in the folders of `files` only, and start no program.
-    pub fn confine(mut self, folder: &Path, files: &[&Path]) -> Self {
+    /// it what belongs to the system, what is in the folders of `files`, and `others` only, and start no program.
+    pub fn confine(mut self, folder: &Path, files: &[&Path], others: &[PathBuf]) -> Self {
         // What it says in words is read from its source's folder in debug builds: now, or never.
         let _ = age::DecryptError::DecryptionFailed.to_string();
-        self.files = match confine(folder, files, &named_roots()) {
+        let others = [named_roots().as_slice(), others].concat();
+        self.files = match confine(folder, files, &others) {
             Ok(RulesetStatus::FullyEnforced) => "its own only (landlock)".to_owned(),
             Ok(RulesetStatus::PartiallyEnforced) => {
                 "its own only, as far as this old kernel can (landlock)".to_owned()
@@ -149,7 +150,7 @@ fn folders_of(file: &Path) -> Vec<PathBuf> {
 fn confine(
     folder: &Path,
     files: &[&Path],
-    roots: &[PathBuf],
+    others: &[PathBuf],
 ) -> Result<RulesetStatus, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     // On systems that have it elsewhere.
@@ -163,7 +164,7 @@ fn confine(
         .add_rules(path_beneath_rules(system, read))?
         .add_rules(path_beneath_rules(files, read))?
         .add_rules(path_beneath_rules(folders, AccessFs::ReadFile))?
-        .add_rules(path_beneath_rules(roots, read))?
+        .add_rules(path_beneath_rules(others, read))?
         .add_rules(path_beneath_rules(
             ["/dev/null"],
             read | AccessFs::WriteFile,

@@ -281,7 +281,7 @@ impl SignerNodes {
                 permits: false,
                 ..KeyRules::default()
             },
-            peers: None,
+            peers: Arc::default(),
             policy: Arc::new(CurrentPolicy::new(Policy::development())),
             nonces: Watermarks::default(),
             // A laptop sleeps; keys for development are not worth a node that ends.

@@ -1,9 +1,9 @@
 //! `covault signer`: one signer node.
 
+mod listed;
 mod reload;
 
 use std::{
-    collections::HashMap,
     iter,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,10 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use covault_core::{ids::VaultId, order::NodeId};
+use covault_core::order::NodeId;
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{ApprovalRelay, CurrentPolicy, KeyRules, KeygenQuota, Node, VaultRules},
+    node::{ApprovalRelay, CurrentPeers, CurrentPolicy, KeyRules, KeygenQuota, Node, PinnedPeers},
     policy::Policy,
     preprocess::Watermarks,
 };
@@ -33,8 +33,7 @@ use crate::{
     protect::ProcessProtection,
     redis_access::RedisAccess,
     resumption::MachineWatch,
-    service_manager,
-    shutdown::{self, StopSignal},
+    service_manager, shutdown,
     tls::ServerTls,
     wiring::{self, SignerParts},
 };
@@ -46,17 +45,14 @@ use crate::{
 /// its own policy file. `covault node init` creates its folder first. The passphrase of its shares comes from the
 /// configured file, a systemd credential ("covault-passphrase"), or is asked for on the terminal.
 ///
-/// SIGHUP: reads the policy file and the log settings again, and says what changed. A file that is wrong then changes nothing.
+/// SIGHUP: reads the policy file, the log settings and the peers again, and says what changed. A file that is wrong then
+/// changes nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
-
-const POLL: Duration = Duration::from_millis(250);
-/// Polls between two reminders that a file is still missing: ten seconds.
-const POLLS_PER_REMINDER: u32 = 40;
 
 /// All that a node reads once, before it confines itself to its folder.
 struct SignerSetup {
@@ -71,7 +67,7 @@ struct SignerSetup {
     identity: Arc<NodeIdentity>,
     passphrase: Passphrase,
     orchestrators: Vec<NodeId>,
-    peers: Option<Vec<NodeId>>,
+    peers: PinnedPeers,
     rules: KeyRules,
 }
 
@@ -97,12 +93,12 @@ pub fn run_node(
     let signer = &setup.config.signer;
     let protection = protection.lock();
     let protection = if signer.sandbox {
-        // Both are read again at SIGHUP.
+        // All are read again at SIGHUP.
         let policy = signer.policy_file().0;
         let files: Vec<&Path> = iter::once(policy.as_path())
             .chain(setup.file.as_deref())
             .collect();
-        protection.confine(&signer.data_dir, &files)
+        protection.confine(&signer.data_dir, &files, &listed::paths(signer))
     } else {
         protection
     };
@@ -138,20 +134,14 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
         identities::signer_identity(&config, &signer.name).context("signer.identity_file")?;
     let passphrase =
         passphrase::obtain(signer, &node::keyring(signer)).context("signer.passphrase_file")?;
-    let orchestrators = nodes("signer.orchestrators", &signer.orchestrators, &mut stop);
-    let Some(orchestrators) = orchestrators.await? else {
-        return Ok(None);
-    };
     // Nodes that wait for each other all have their identities by now.
-    let peers = nodes("signer.peers", &signer.peers, &mut stop);
-    let Some(peers) = peers.await? else {
+    if !listed::wait_for_orchestrators(signer, &mut stop).await?
+        || !listed::wait_for(listed::peer_files(signer), &mut stop).await?
+    {
         return Ok(None);
-    };
-    // None: whomever an orchestrator names.
-    let peers = (!peers.is_empty()).then_some(peers);
-    let Some(rules) = rules(signer, &mut stop).await? else {
-        return Ok(None);
-    };
+    }
+    let orchestrators = listed::nodes("signer.orchestrators", &signer.orchestrators)?;
+    let (peers, rules) = (listed::peers(signer)?, rules(signer)?);
     Ok(Some(SignerSetup {
         file: file.map(Path::to_owned),
         config,
@@ -191,12 +181,12 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
              hostile orchestrator; never use it for keys that hold money"
         );
     }
-    if peers.is_none() {
+    if peers.all.is_none() {
         tracing::warn!(
             "signer.peers is empty: this node accepts any peer that its orchestrators name"
         );
     }
-    let mut limits = iter::once(&rules.limits).chain(rules.vaults.values().map(|of| &of.limits));
+    let mut limits = iter::once(&rules.limits).chain(rules.vaults.values());
     if limits.any(|limits| limits.least_threshold == Some(1)) {
         tracing::warn!(
             "signer.least_threshold is 1: this node may have all of a key, and an attacker who takes over one \
@@ -205,7 +195,9 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     let current = Arc::new(CurrentPolicy::new(policy));
     let hangup = shutdown::hangups()?;
-    let in_force = InForce::new(file, settings, signer.clone(), Arc::clone(&current));
+    let peers = Arc::new(CurrentPeers::new(peers));
+    let followed = (Arc::clone(&current), Arc::clone(&peers));
+    let in_force = InForce::new(file, settings, signer.clone(), followed);
     in_force.reload_on_hangup(hangup).await;
     let bus = redis.bus()?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));
@@ -311,30 +303,15 @@ fn check_initialized(config: &Config) -> anyhow::Result<()> {
     )
 }
 
-/// What an orchestrator may make of the node's keys; `None` when the process was stopped while a file
-/// was missing.
-async fn rules(signer: &SignerSettings, stop: &mut StopSignal) -> anyhow::Result<Option<KeyRules>> {
-    let mut vaults = HashMap::new();
-    for (uuid, vault) in &signer.vaults {
-        let setting = format!("signer.vaults.{uuid:?}");
-        let id: VaultId = uuid.parse().with_context(|| setting.clone())?;
-        let Some(peers) = nodes(&format!("{setting}.peers"), &vault.peers, stop).await? else {
-            return Ok(None);
-        };
-        let rules = VaultRules {
-            peers: (!peers.is_empty()).then_some(peers),
-            limits: vault.limits(),
-        };
-        if vaults.insert(id, rules).is_some() {
-            bail!("{setting}: vault {id} has another table in signer.vaults: make them one");
-        }
-    }
-    Ok(Some(KeyRules {
+/// What an orchestrator may make of the node's keys.
+fn rules(signer: &SignerSettings) -> anyhow::Result<KeyRules> {
+    let vaults = listed::vaults(signer)?.into_iter();
+    Ok(KeyRules {
         limits: signer.limits(),
-        vaults,
+        vaults: vaults.map(|(id, _, vault)| (id, vault.limits())).collect(),
         permits: true,
         keep_retired: Duration::from_secs(u64::from(signer.keep_retired_days) * 24 * 3600),
-    }))
+    })
 }
 
 fn check_orchestrators(signer: &SignerSettings) -> anyhow::Result<()> {
@@ -344,49 +321,4 @@ fn check_orchestrators(signer: &SignerSettings) -> anyhow::Result<()> {
     bail!(
         "signer.orchestrators is empty: name the orchestrator's public key, an OpenSSH line or its .pub file"
     )
-}
-
-/// The nodes that a setting names, by OpenSSH lines or .pub files; `None` when the process was stopped
-/// while a file was missing.
-async fn nodes(
-    setting: &str,
-    entries: &[String],
-    stop: &mut StopSignal,
-) -> anyhow::Result<Option<Vec<NodeId>>> {
-    let mut ids = Vec::new();
-    for entry in entries {
-        let of = || format!("{setting}: {entry}");
-        let line = if entry.trim_start().starts_with("ssh-") {
-            entry.clone()
-        } else {
-            let path = Path::new(entry);
-            let Some(line) = wait_for(path, setting, stop).await.with_context(of)? else {
-                return Ok(None);
-            };
-            line
-        };
-        let id = NodeId::parse_openssh_line(&line).map_err(wiring::explain);
-        ids.push(id.with_context(of)?);
-    }
-    Ok(Some(ids))
-}
-
-async fn wait_for(
-    path: &Path,
-    setting: &str,
-    stop: &mut StopSignal,
-) -> anyhow::Result<Option<String>> {
-    for poll in 0_u32.. {
-        if let Some(line) = files::read_trusted(path)? {
-            return Ok(Some(line));
-        }
-        if poll % POLLS_PER_REMINDER == 0 {
-            tracing::warn!(path = %path.display(), "waiting for a public key that {setting} names: start the process that has it, or copy the file here");
-        }
-        tokio::select! {
-            () = shutdown::requested(stop) => break,
-            () = tokio::time::sleep(POLL) => {}
-        }
-    }
-    Ok(None)
 }

@@ -447,6 +447,46 @@ async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
     assert!(done, "{said}");
 }
 
+#[tokio::test]
+async fn signer__should_read_its_peers_again_when_it_is_asked_to() {
+    let cluster = TestCluster::start(8_000).await;
+    let path = cluster.folder.path().join("signer-1.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let reread = async |peers: &[&str], said: &str, times: usize| {
+        let pinned = format!("[signer]\npeers = {peers:?}");
+        fs::write(&path, text.replace("[signer]", &pinned)).unwrap();
+        cluster.signers[0].signal("HUP");
+        eventually("the signer has read its peers again", async || {
+            let log = cluster.signers[0].log();
+            (log.matches(said).count() == times).then_some(())
+        })
+        .await;
+    };
+    let all = cluster.keys.join(",");
+    let refused = |name: &str| {
+        let (done, _, sentence) = cluster.try_vault(name, &all, &AUTOMATIC);
+        assert!(
+            !done && sentence.contains("signer.peers of this node"),
+            "{sentence}"
+        );
+    };
+    let second = cluster.keys[1].as_str();
+    reread(&[second], "a peer is listed now", 1).await;
+    refused("three");
+    reread(
+        &["ssh-rsa AAAA"],
+        "peers and log settings stay as they were",
+        1,
+    )
+    .await;
+    refused("still");
+    // A file beside its own is one that it can open.
+    fs::write(cluster.folder.path().join("three.pub"), &cluster.keys[2]).unwrap();
+    reread(&[second, "three.pub"], "a peer is listed now", 2).await;
+    let (done, _, said) = cluster.try_vault("all", &all, &AUTOMATIC);
+    assert!(done, "{said}");
+}
+
 #[test]
 fn node_primes__should_say_what_it_takes() {
     let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");

@@ -1,7 +1,7 @@
 //! Whether the wall clock can be trusted: compared with the machine's steady clock, with peers'
 //! announcements, and with the latest time of the claims. Nothing is ever adjusted by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{fault::Fault, order::NodeId};
 
@@ -97,6 +97,11 @@ impl ClockMonitor {
             steady_ms,
         };
         self.peers.insert(peer, heard);
+    }
+
+    /// What others have announced counts no longer.
+    pub(super) fn retain(&mut self, peers: &BTreeSet<NodeId>) {
+        self.peers.retain(|peer, _| peers.contains(peer));
     }
 
     /// Whether the peer was heard recently.

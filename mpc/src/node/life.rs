@@ -320,7 +320,8 @@ impl Node {
         holders: &[NodeId],
         record: Option<&ShareRecord>,
     ) -> Result<(), Fault> {
-        let allowed = |node: &NodeId| match (self.peers_of(vault), record) {
+        let pinned = self.peers.get();
+        let allowed = |node: &NodeId| match (pinned.of(vault), record) {
             _ if *node == self.codec.id() => true,
             (Some(peers), _) => peers.contains(node),
             (None, Some(record)) => record.holders.contains(node),
@@ -334,7 +335,7 @@ impl Node {
                 format_args!(
                     "name {}, which this node does not know: list it in {} first",
                     stranger.openssh_line(""),
-                    self.peers_setting(vault)
+                    pinned.setting(vault)
                 ),
             )),
         }

@@ -23,7 +23,7 @@ mod sessions;
 mod witness;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, hash_map::Entry},
     path::PathBuf,
     sync::{
         Arc,
@@ -78,9 +78,10 @@ use keygen_quota::QuotaTracker;
 use life::Lifecycle;
 pub(crate) use life::check_proof;
 pub use order_check::{CurrentPolicy, OrderCheck, PolicyCheck, RebuildCheck};
+pub use peers::{CurrentPeers, PinnedPeers};
 use refusals::{MessageRefusal, MessageRefusals};
 use rules::EffectiveKeyRules;
-pub use rules::{KeyRules, ThresholdLimits, VaultRules};
+pub use rules::{KeyRules, ThresholdLimits};
 use sessions::Sessions;
 use witness::{Witness, WitnessReport};
 
@@ -138,8 +139,8 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
-    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
-    pub peers: Option<Vec<NodeId>>,
+    /// The nodes it takes part in keys and signatures with.
+    pub peers: Arc<CurrentPeers>,
     /// What is checked before a share is used; [`PolicyCheck`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
@@ -171,7 +172,7 @@ pub struct Node {
     entropy: Arc<EntropyHedge>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
-    peers: Option<HashSet<NodeId>>,
+    peers: Arc<CurrentPeers>,
     rules: EffectiveKeyRules,
     permits: PermitStore,
     freezes: FreezeStore,
@@ -425,13 +426,9 @@ impl Node {
         let guarded = pool.machine().is_none_or(|machine| !machine.unguarded);
         #[cfg(not(feature = "simulation"))]
         let guarded = true;
-        let peers: Option<HashSet<NodeId>> = peers.map(HashSet::from_iter);
         let rules = EffectiveKeyRules::new(rules);
         // Without shares there is no promise that could be missing.
-        let expected = match keys.count() {
-            0 => BTreeSet::new(),
-            _ => witness::watched(identity.id(), peers.as_ref(), &rules, &keys),
-        };
+        let holders = (keys.count() > 0).then(|| keys.holders());
         let client = match client {
             Some(client) => {
                 let own = identity.id();
@@ -467,7 +464,7 @@ impl Node {
             });
         }
         let now_ms = clock.now_ms();
-        let witness = Witness::new(now_ms, opened_height, expected, claims.stored_peers());
+        let witness = Witness::new(now_ms, opened_height, holders, claims.stored_peers());
         Ok(Self {
             name,
             boot,

@@ -1,36 +1,81 @@
 //! The peers that a node works with, and those that it no longer works with.
 
-use std::collections::HashSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use covault_core::{
     fault::Fault,
     ids::VaultId,
     order::{ListedNodes, NodeId},
 };
+use parking_lot::RwLock;
 
 use super::Node;
 use crate::message::{Ban, MAX_BANS};
 
-impl Node {
-    /// Whether the node's own configuration lets it work with this one, for any vault.
-    pub(super) fn is_peer(&self, node: &NodeId) -> bool {
-        let pinned = |peers: &HashSet<NodeId>| peers.contains(node);
-        *node == self.codec.id()
-            || self.peers.as_ref().is_none_or(pinned)
-            || self.rules.vault_peers().any(pinned)
+/// The nodes that a configuration lets a node work with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PinnedPeers {
+    /// For keys and signatures of all vaults; `None`: any that an orchestrator names.
+    pub all: Option<BTreeSet<NodeId>>,
+    /// In place of those, for some vaults.
+    pub vaults: BTreeMap<VaultId, BTreeSet<NodeId>>,
+}
+
+impl PinnedPeers {
+    /// Those of a vault; `None`: any.
+    pub(super) fn of(&self, vault: VaultId) -> Option<&BTreeSet<NodeId>> {
+        self.vaults.get(&vault).or(self.all.as_ref())
     }
 
-    /// The nodes that the configuration pins for a vault; `None`: any.
-    pub(super) fn peers_of(&self, vault: VaultId) -> Option<&HashSet<NodeId>> {
-        self.rules.peers(vault).or(self.peers.as_ref())
+    /// Those of the vaults that have their own.
+    pub(super) fn of_vaults(&self) -> impl Iterator<Item = &NodeId> {
+        self.vaults.values().flatten()
     }
 
-    /// The setting that pins the peers of a vault.
-    pub(super) fn peers_setting(&self, vault: VaultId) -> String {
-        match self.rules.peers(vault) {
+    /// Whether it is one for any vault.
+    fn contains(&self, node: &NodeId) -> bool {
+        let pinned = |peers: &BTreeSet<NodeId>| peers.contains(node);
+        self.all.as_ref().is_none_or(pinned) || self.vaults.values().any(pinned)
+    }
+
+    /// The setting that pins those of a vault.
+    pub fn setting(&self, vault: VaultId) -> String {
+        match self.vaults.get(&vault) {
             Some(_) => format!("signer.vaults.\"{vault}\".peers"),
             None => "signer.peers".to_owned(),
         }
+    }
+}
+
+/// The peers that are in force, which the operator can replace while the node runs: for messages and orders that come from
+/// then on.
+#[derive(Debug, Default)]
+pub struct CurrentPeers(RwLock<Arc<PinnedPeers>>);
+
+impl CurrentPeers {
+    /// These, until others take their place.
+    pub fn new(peers: PinnedPeers) -> Self {
+        Self(RwLock::new(Arc::new(peers)))
+    }
+
+    /// These from now on; those that were in force.
+    pub fn replace(&self, peers: PinnedPeers) -> Arc<PinnedPeers> {
+        std::mem::replace(&mut self.0.write(), Arc::new(peers))
+    }
+
+    /// Those in force.
+    pub fn get(&self) -> Arc<PinnedPeers> {
+        Arc::clone(&self.0.read())
+    }
+}
+
+impl Node {
+    /// Whether the node's own configuration lets it work with this one, for any vault.
+    pub(super) fn is_peer(&self, node: &NodeId) -> bool {
+        *node == self.codec.id() || self.peers.get().contains(node)
     }
 
     /// Refuses an order that names a node outside the configured peers of its vault, no matter who signed
@@ -44,7 +89,8 @@ impl Node {
         field: &str,
         named: impl IntoIterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
-        let peers = self.peers_of(vault);
+        let pinned = self.peers.get();
+        let peers = pinned.of(vault);
         let known = |node: &NodeId| {
             *node == self.codec.id() || peers.is_none_or(|peers| peers.contains(node))
         };
@@ -55,7 +101,7 @@ impl Node {
                 format_args!(
                     "name {}, which {} of this node does not list",
                     stranger.openssh_line(""),
-                    self.peers_setting(vault)
+                    pinned.setting(vault)
                 ),
             )),
         }
@@ -79,11 +125,9 @@ impl Node {
 
     /// Which processes the node's own configuration lists.
     pub(super) fn listed(&self) -> ListedNodes {
-        let of_vaults = self.rules.vault_peers().flatten();
-        let peers = self
-            .peers
-            .as_ref()
-            .map(|peers| peers.iter().chain(of_vaults));
+        let pinned = self.peers.get();
+        let all = pinned.all.as_ref();
+        let peers = all.map(|peers| peers.iter().chain(pinned.of_vaults()));
         ListedNodes::new(&self.trusted, peers)
     }
 

@@ -1,11 +1,8 @@
 //! What a node's own configuration says of the keys that it holds shares of.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
-use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
+use covault_core::{fault::Fault, ids::VaultId};
 
 /// How long a share is kept after a later generation has replaced it.
 const KEEP_RETIRED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -75,22 +72,13 @@ impl ThresholdLimits {
     }
 }
 
-/// What holds for the keys of one vault, in place of what holds for all.
-#[derive(Clone, Debug, Default)]
-pub struct VaultRules {
-    /// The nodes that may hold its shares; `None`: the peers of the node.
-    pub peers: Option<Vec<NodeId>>,
-    /// What is `None` here is as for all vaults.
-    pub limits: ThresholdLimits,
-}
-
 /// What a node lets an orchestrator make of keys.
 #[derive(Clone, Debug)]
 pub struct KeyRules {
     /// For all vaults.
     pub limits: ThresholdLimits,
-    /// For some vaults.
-    pub vaults: HashMap<VaultId, VaultRules>,
+    /// For some vaults. What is `None` there is as for all.
+    pub vaults: HashMap<VaultId, ThresholdLimits>,
     /// Whether its operator has to permit other holders or another threshold of a key, change by
     /// change ([`crate::permits`]). `false` is for development and tests.
     pub permits: bool,
@@ -112,19 +100,16 @@ impl Default for KeyRules {
 /// The same, as the node looks at it.
 pub(super) struct EffectiveKeyRules {
     limits: ThresholdLimits,
-    vaults: HashMap<VaultId, (Option<HashSet<NodeId>>, ThresholdLimits)>,
+    vaults: HashMap<VaultId, ThresholdLimits>,
     pub(super) permits: bool,
     pub(super) keep_retired_ms: u64,
 }
 
 impl EffectiveKeyRules {
     pub(super) fn new(rules: KeyRules) -> Self {
-        let vaults = rules.vaults.into_iter();
         Self {
             limits: rules.limits,
-            vaults: vaults
-                .map(|(vault, of)| (vault, (of.peers.map(HashSet::from_iter), of.limits)))
-                .collect(),
+            vaults: rules.vaults,
             permits: rules.permits,
             keep_retired_ms: u64::try_from(rules.keep_retired.as_millis()).unwrap_or(u64::MAX),
         }
@@ -135,27 +120,12 @@ impl EffectiveKeyRules {
             least_threshold,
             most_threshold,
             least_spare,
-        } = self
-            .vaults
-            .get(&vault)
-            .map(|(_, limits)| *limits)
-            .unwrap_or_default();
+        } = self.vaults.get(&vault).copied().unwrap_or_default();
         ThresholdLimits {
             least_threshold: least_threshold.or(self.limits.least_threshold),
             most_threshold: most_threshold.or(self.limits.most_threshold),
             least_spare: least_spare.or(self.limits.least_spare),
         }
-    }
-
-    /// The peers of this vault alone, where it has some.
-    pub(super) fn peers(&self, vault: VaultId) -> Option<&HashSet<NodeId>> {
-        self.vaults
-            .get(&vault)
-            .and_then(|(peers, _)| peers.as_ref())
-    }
-
-    pub(super) fn vault_peers(&self) -> impl Iterator<Item = &HashSet<NodeId>> {
-        self.vaults.values().filter_map(|(peers, _)| peers.as_ref())
     }
 }
 

@@ -7,7 +7,7 @@
 //! given new ones. Announcements also show a node that another process runs under its identity.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -19,13 +19,11 @@ use covault_core::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
-use super::{
-    EXPIRE_INTERVAL, Node, clock::ClockMonitor, refusals::MessageRefusal, rules::EffectiveKeyRules,
-};
+use super::{EXPIRE_INTERVAL, Node, clock::ClockMonitor, refusals::MessageRefusal};
 use crate::{
     claims::{ClaimsAge, LostClaims, PeerHeights},
     envelope::{EVERYONE, Envelope, EnvelopeHeader, EnvelopeKind, OpenedEnvelope},
-    loaded_keys::{LoadedKey, LoadedKeys},
+    loaded_keys::LoadedKey,
     message::{
         Announcement, Ban, HaltReason, LiveStatus, MAX_OTHERS, SKEW_MS, WitnessMsg, decode, encode,
     },
@@ -57,8 +55,8 @@ pub(super) struct Witness {
     /// What the claims had promised when they were opened. What is promised since hides nothing that was
     /// missing then.
     opened_height: u64,
-    /// Who is to say what it knows of us before we sign: we held shares when we started.
-    expected: BTreeSet<NodeId>,
+    /// Who held shares of our keys when we started; `None`: we had none, and no promise could be missing.
+    holders: Option<BTreeSet<NodeId>>,
     state: Mutex<State>,
 }
 
@@ -97,13 +95,13 @@ impl Witness {
     pub(super) fn new(
         wall_ms: u64,
         opened_height: u64,
-        expected: BTreeSet<NodeId>,
+        holders: Option<BTreeSet<NodeId>>,
         newest: PeerHeights,
     ) -> Self {
         Self {
             began: Instant::now(),
             opened_height,
-            expected,
+            holders,
             state: Mutex::new(State {
                 clocks: ClockMonitor::new(wall_ms),
                 newest,
@@ -132,50 +130,46 @@ impl Witness {
     }
 }
 
-/// Those whose word about us counts: the configured peers, else the holders of our keys; and the peers
-/// that are configured for some vaults.
-pub(super) fn watched(
-    me: NodeId,
-    peers: Option<&HashSet<NodeId>>,
-    rules: &EffectiveKeyRules,
-    keys: &LoadedKeys,
-) -> BTreeSet<NodeId> {
-    let mut watched: BTreeSet<NodeId> = match peers {
-        Some(peers) => peers.iter().copied().collect(),
-        None => keys.holders(),
-    };
-    watched.extend(rules.vault_peers().flatten());
-    watched.remove(&me);
-    watched
-}
-
 impl Node {
-    /// Those whose word counts.
-    pub(super) fn watched(&self) -> BTreeSet<NodeId> {
-        watched(
-            self.codec.id(),
-            self.peers.as_ref(),
-            &self.rules,
-            &self.keys,
-        )
+    /// Those whose word about us counts: the configured peers, else `holders`; and the peers that are configured for some
+    /// vaults.
+    fn watched_among(&self, holders: impl FnOnce() -> BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let pinned = self.peers.get();
+        let mut watched = pinned.all.clone().unwrap_or_else(holders);
+        watched.extend(pinned.of_vaults());
+        watched.remove(&self.codec.id());
+        watched
+    }
+
+    /// Without any that are configured, the holders of our keys.
+    fn watched(&self) -> BTreeSet<NodeId> {
+        self.watched_among(|| self.keys.holders())
+    }
+
+    /// Who is to say what it knows of us before we sign.
+    fn expected(&self) -> BTreeSet<NodeId> {
+        let held = self.witness.holders.as_ref();
+        held.map_or_else(BTreeSet::new, |held| self.watched_among(|| held.clone()))
     }
 
     pub(super) fn is_watched(&self, node: &NodeId) -> bool {
-        let pinned = match &self.peers {
+        let pinned = self.peers.get();
+        let is_watched = match &pinned.all {
             Some(peers) => peers.contains(node),
             None => self.keys.is_holder(node),
         };
-        let of_vault = || self.rules.vault_peers().any(|peers| peers.contains(node));
-        *node != self.codec.id() && (pinned || of_vault())
+        let mut of_vaults = pinned.of_vaults();
+        *node != self.codec.id() && (is_watched || of_vaults.any(|peer| peer == node))
     }
 
     fn check_clock(&self, state: &mut State) -> Result<(), Fault> {
         let ClaimsAge { newest_ms, .. } = self.claims.age();
         let steady_ms = self.witness.steady_ms();
-        let peers = self.watched().len();
+        let peers = self.watched();
+        state.clocks.retain(&peers);
         state
             .clocks
-            .check(self.clock.now_ms(), steady_ms, newest_ms, peers)
+            .check(self.clock.now_ms(), steady_ms, newest_ms, peers.len())
     }
 
     /// Milliseconds since the start of this process, by the steady clock.
@@ -223,7 +217,7 @@ impl Node {
         let steady_ms = self.witness.steady_ms();
         let mut state = self.witness.lock();
         self.check_clock(&mut state)?;
-        let expected = &self.witness.expected;
+        let expected = self.expected();
         let silent: Vec<NodeId> = expected.difference(&state.answered).copied().collect();
         drop(state);
         let waits = |node: &NodeId| steady_ms < WAIT_MS || signers.contains(node);
@@ -284,9 +278,10 @@ impl Node {
     /// Looks after it, now and then: asks who has not answered, and has what was heard written.
     pub(super) fn poll_witnesses(self: &Arc<Self>) {
         let steady_ms = self.witness.steady_ms();
+        let expected = self.expected();
         let (ask, due) = {
             let state = self.witness.lock();
-            let silent = self.witness.expected.difference(&state.answered);
+            let silent = expected.difference(&state.answered);
             let ask: Vec<NodeId> = silent
                 .filter(|node| steady_ms < ASK_MS || state.clocks.is_fresh(node, steady_ms))
                 .copied()

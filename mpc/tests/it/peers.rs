@@ -5,12 +5,13 @@ use crate::support::*;
 use covault_core::{
     fault::Class,
     ids::SessionId,
-    order::{Generation, ReshareOrder},
+    order::{Generation, NodeId, ReshareOrder},
     port::random_16,
     scheme::Scheme,
     signature::Curve,
 };
-use covault_mpc::claims::Claims;
+use covault_mpc::{claims::Claims, cluster::NodeStatus, node::PinnedPeers};
+use std::sync::Arc;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_refuse_orders_that_name_others_than_its_peers() {
@@ -75,6 +76,46 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
             .contains(&format!("signers: name {stranger}")),
         "{refused}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers__should_count_as_they_are_now_and_not_as_at_the_start() {
+    let mut cluster = TestCluster::start(TestBus::memory(), 3).await;
+    cluster.until_live(3).await;
+    let root = cluster.keygen(Curve::Ed25519, 2).await;
+    let ids = cluster.holders();
+    let current = Arc::clone(&cluster.nodes[0].current_peers);
+    let replace = |peers: &[NodeId]| {
+        current.replace(PinnedPeers {
+            all: Some(peers.iter().copied().collect()),
+            ..PinnedPeers::default()
+        });
+    };
+    let is_listed = |nodes: &[NodeStatus]| {
+        let node = nodes.iter().find(|node| node.id == ids[0]);
+        node.is_some_and(|node| node.listed.has_peer(&ids[2]))
+    };
+    replace(&ids[..2]);
+    let refused = cluster
+        .cluster
+        .keygen(&cluster.keygen_order(Curve::Ed25519, 2))
+        .await
+        .unwrap_err();
+    let stranger = format!("signers: name {}", ids[2].openssh_line(""));
+    assert!(refused.message().contains(&stranger), "{refused}");
+    cluster.until(|nodes| !is_listed(nodes)).await;
+    cluster.stop_node(1).await;
+    cluster.until_live(2).await;
+    let order = cluster.order(&root);
+    let refused = cluster.sign(&order, 2, 10_000).await.unwrap_err();
+    assert!(refused.message().contains(&stranger), "{refused}");
+
+    replace(&ids);
+    cluster.until(is_listed).await;
+    cluster.sign_well(&root, 2).await;
+    cluster.start_node(1);
+    cluster.until_live(3).await;
+    cluster.keygen(Curve::Ed25519, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -859,12 +859,9 @@ async fn claims__should_be_noticed_by_the_peers_of_a_vault_when_they_are_put_bac
     let ids = test.holders();
     for place in 0..2 {
         test.stop_node(place).await;
-        let of_vault = covault_mpc::node::VaultRules {
-            peers: Some(ids[..3].to_vec()),
-            ..Default::default()
-        };
+        let of_vault = ids[..3].iter().copied().collect();
         test.nodes[place].peers = Some(ids[3..].to_vec());
-        test.nodes[place].rules.vaults.insert(test.vault, of_vault);
+        test.nodes[place].vault_peers.insert(test.vault, of_vault);
         test.start_node(place);
     }
     test.until_live(5).await;

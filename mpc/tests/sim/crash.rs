@@ -151,7 +151,7 @@ impl CrashPair {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
             trusted: vec![self.identities[0].id()],
-            peers: None,
+            peers: Arc::default(),
             backup_recipients: Vec::new(),
             rules: crate::support::free(),
             check: Arc::new(RebuildCheck),

@@ -18,7 +18,9 @@ use covault_core::{
 };
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{KeygenQuota, NoResumeDetector, Node, NodeConfig, RebuildCheck},
+    node::{
+        CurrentPeers, KeygenQuota, NoResumeDetector, Node, NodeConfig, PinnedPeers, RebuildCheck,
+    },
     pool::CpuPool,
     preprocess::Watermarks,
 };
@@ -289,7 +291,10 @@ impl SimWorld {
             work_factor: 1,
             trusted: vec![self.ids[0]],
             // Without them a key stays among its holders.
-            peers: Some(self.ids[1..].to_vec()),
+            peers: Arc::new(CurrentPeers::new(PinnedPeers {
+                all: Some(self.ids[1..].iter().copied().collect()),
+                ..PinnedPeers::default()
+            })),
             backup_recipients: Vec::new(),
             // Thresholds go up and down.
             rules: match self.setting.hostile {

@@ -9,6 +9,7 @@ pub mod redis_server;
 pub mod search;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
         Arc,
@@ -38,8 +39,9 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig, NodeStatus, SigningTask},
     identity::NodeIdentity,
     node::{
-        ApprovalRelay, ClientSignerConfig, KeyRules, KeygenQuota, NoResumeDetector, Node,
-        NodeConfig, OrderCheck, RebuildCheck, ResumeDetector, SigningCallback, ThresholdLimits,
+        ApprovalRelay, ClientSignerConfig, CurrentPeers, KeyRules, KeygenQuota, NoResumeDetector,
+        Node, NodeConfig, OrderCheck, PinnedPeers, RebuildCheck, ResumeDetector, SigningCallback,
+        ThresholdLimits,
     },
     policy::Spending,
     pool::CpuPool,
@@ -133,6 +135,10 @@ pub struct TestNode {
     pub rules: KeyRules,
     /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
     pub peers: Option<Vec<NodeId>>,
+    /// Whom it knows for some vaults.
+    pub vault_peers: BTreeMap<VaultId, BTreeSet<NodeId>>,
+    /// The same as it was last started with, or told since.
+    pub current_peers: Arc<CurrentPeers>,
     /// Makes it a client signer.
     pub callback: Option<Arc<dyn SigningCallback>>,
     /// Connects a page on which people approve, from the next start on.
@@ -231,6 +237,8 @@ impl TestCluster {
                 backup_recipients: Vec::new(),
                 rules: free(),
                 peers: Some(Vec::new()),
+                vault_peers: BTreeMap::new(),
+                current_peers: Arc::default(),
                 callback: None,
                 approval_relay: None,
                 running: None,
@@ -276,6 +284,10 @@ impl TestCluster {
             [] => everybody,
             _ => peers,
         });
+        node.current_peers.replace(PinnedPeers {
+            all: peers.map(BTreeSet::from_iter),
+            vaults: node.vault_peers.clone(),
+        });
         let config = NodeConfig {
             approval_relay: node.approval_relay.clone(),
             client: node.callback.clone().map(|callback| ClientSignerConfig {
@@ -293,7 +305,7 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: [&[self.orchestrator.id()], self.also_trusted.as_slice()].concat(),
-            peers,
+            peers: Arc::clone(&node.current_peers),
             check: Arc::clone(&self.check),
             backup_recipients: node.backup_recipients.clone(),
             rules: node.rules.clone(),

@@ -1,17 +1,21 @@
-//! What a signer node reads again at SIGHUP: its log settings and its policy. All of it counts, or none.
+//! What a signer node reads again at SIGHUP: its log settings, its policy and its peers. All of it counts, or none.
 
 use std::{path::PathBuf, sync::Arc};
 
-use covault_mpc::{node::CurrentPolicy, policy::Policy};
+use covault_mpc::{
+    node::{CurrentPeers, CurrentPolicy, PinnedPeers},
+    policy::Policy,
+};
 use tokio::signal::unix::Signal;
 
+use super::listed;
 use crate::{
     config::{Config, LogSettings, ShownSetting, SignerSettings},
     policy_reload, telemetry, wiring,
 };
 
-/// What counts without a start.
-const READ_AGAIN: [&str; 2] = ["log.level", "log.access"];
+/// What counts without a start, beside the peers of vaults.
+const READ_AGAIN: [&str; 3] = ["log.level", "log.access", "signer.peers"];
 
 /// A signer's configuration as it is in force.
 pub(super) struct InForce {
@@ -21,17 +25,18 @@ pub(super) struct InForce {
     /// What it was started with; nothing where that cannot be shown.
     settings: Option<Vec<ShownSetting>>,
     policy: Arc<CurrentPolicy>,
+    peers: Arc<CurrentPeers>,
     /// One that has gone is missed; where there was none, none is.
     had_policy: bool,
 }
 
 impl InForce {
-    /// `settings`: what it was started with.
+    /// `settings`: what it was started with. Policy and peers are replaced where they are used.
     pub(super) fn new(
         file: Option<PathBuf>,
         settings: Option<Vec<ShownSetting>>,
         signer: SignerSettings,
-        policy: Arc<CurrentPolicy>,
+        (policy, peers): (Arc<CurrentPolicy>, Arc<CurrentPeers>),
     ) -> Self {
         let (path, named) = signer.policy_file();
         Self {
@@ -40,6 +45,7 @@ impl InForce {
             file,
             signer,
             policy,
+            peers,
         }
     }
 
@@ -54,11 +60,11 @@ impl InForce {
     }
 
     async fn reload(&self) {
-        let (log, policy) = match self.read().await {
+        let (log, policy, peers) = match self.read().await {
             Ok(read) => read,
             Err(error) => {
                 tracing::error!(
-                    "SIGHUP: nothing was changed; the policy stays as it was, and the log settings: {error:#}"
+                    "SIGHUP: nothing was changed; policy, peers and log settings stay as they were: {error:#}"
                 );
                 return;
             }
@@ -67,6 +73,7 @@ impl InForce {
         if let Some(policy) = policy {
             policy_reload::replace(&self.policy, &self.signer.policy_file().0, policy);
         }
+        listed::replace(&self.peers, peers);
         let now = Config::shown(self.file.as_deref()).ok();
         let both = self.settings.as_deref().zip(now.as_deref());
         let later = both.map_or_else(Vec::new, |(before, now)| later_settings(before, now));
@@ -79,18 +86,27 @@ impl InForce {
     }
 
     /// What the files say now. Nothing of it is used where one of them is wrong.
-    async fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>)> {
-        let (config, _) = Config::load_for_signer(self.file.as_deref())?;
+    async fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>, PinnedPeers)> {
+        let config = || anyhow::Ok(Config::load_for_signer(self.file.as_deref())?.0);
+        let log = config()?.log;
+        let peers = || {
+            let signer = config()?.signer;
+            signer.check_secure()?;
+            listed::peers(&signer)
+        };
+        let present = self.peers.get();
+        let peers = policy_reload::read_settled(&*present, "the configuration", peers).await?;
         // Another file would be one of the next start.
         let (path, _) = self.signer.policy_file();
         let has_policy = self.had_policy || path.exists();
         let policy = if has_policy {
             let read = || wiring::policy_again(&self.signer);
-            Some(policy_reload::read_settled(&self.policy, read).await?)
+            let present = self.policy.get();
+            Some(policy_reload::read_settled(&present.0, "the policy file", read).await?)
         } else {
             None
         };
-        Ok((config.log, policy))
+        Ok((log, policy, peers))
     }
 }
 
@@ -107,8 +123,11 @@ fn later_settings(before: &[ShownSetting], now: &[ShownSetting]) -> Vec<String> 
         .collect();
     paths.sort_unstable();
     paths.dedup();
-    let differs =
-        |path: &&str| !READ_AGAIN.contains(path) && value(before, path) != value(now, path);
+    let is_read_again = |path: &str| {
+        READ_AGAIN.contains(&path)
+            || (path.starts_with("signer.vaults.") && path.ends_with(".peers"))
+    };
+    let differs = |path: &&str| !is_read_again(path) && value(before, path) != value(now, path);
     paths
         .into_iter()
         .filter(differs)
@@ -119,6 +138,10 @@ fn later_settings(before: &[ShownSetting], now: &[ShownSetting]) -> Vec<String> 
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use covault_core::order::NodeId;
+
     use super::*;
 
     const POLICY: &str = "version = 2\n";
@@ -141,12 +164,14 @@ mod tests {
         let now = [
             setting("log.level", "\"debug\""),
             setting("signer.peers", "[\"b.pub\"]"),
+            setting("signer.orchestrators", "[\"c.pub\"]"),
             setting("signer.name", "\"a\""),
             setting("signer.vaults.x.least_spare", "2"),
+            setting("signer.vaults.x.peers", "[]"),
         ];
         assert_eq!(
             later_settings(&before, &now),
-            ["signer.peers", "signer.vaults.x.least_spare"]
+            ["signer.orchestrators", "signer.vaults.x.least_spare"]
         );
         assert!(later_settings(&before, &before).is_empty());
     }
@@ -158,19 +183,27 @@ mod tests {
             folder.path().join("signer.toml"),
             folder.path().join("policy.toml"),
         );
-        let write = |level: &str, rules: &str| {
+        let line = |number| NodeId([number; 32]).openssh_line("");
+        let write_with = |level: &str, rules: &str, peers: &[String]| {
             std::fs::write(
                 &file,
-                format!("[log]\nlevel = {level:?}\n[signer]\npolicy_file = {policy:?}\n"),
+                format!(
+                    "[log]\nlevel = {level:?}\n[signer]\npolicy_file = {policy:?}\nleast_threshold = 2\npeers = {peers:?}\n"
+                ),
             )
             .expect("written");
             std::fs::write(&policy, rules).expect("written");
         };
+        let write = |level: &str, rules: &str| write_with(level, rules, &[line(1)]);
         write("info", POLICY);
         let (config, _) = Config::load_for_signer(Some(&file)).expect("loads");
         let current = Arc::new(CurrentPolicy::new(Policy::production()));
-        let in_force = InForce::new(Some(file.clone()), None, config.signer, current);
-        let (log, _) = in_force.read().await.expect("it is as it was");
+        let peers = Arc::new(CurrentPeers::new(
+            listed::peers(&config.signer).expect("one"),
+        ));
+        let followed = (current, Arc::clone(&peers));
+        let in_force = InForce::new(Some(file.clone()), None, config.signer, followed);
+        let (log, ..) = in_force.read().await.expect("it is as it was");
         assert_eq!(log.level, "info");
         write("debug", POLICY);
         assert_eq!(in_force.read().await.expect("it is right").0.level, "debug");
@@ -178,6 +211,20 @@ mod tests {
         assert!(in_force.read().await.is_err());
         write("debug", "version = 2\nraw_singing = true\n");
         assert!(in_force.read().await.is_err());
+        // One that is no key, a file that is not there, and none at all: the node was started as one that needs some.
+        let missing = folder.path().join("missing.pub").display().to_string();
+        for wrong in [&["ssh-rsa AAAA".to_owned()][..], &[line(1), missing], &[]] {
+            write_with("debug", POLICY, wrong);
+            in_force.reload().await;
+            let read = in_force.read().await.expect_err("it is wrong");
+            assert!(format!("{read:#}").contains("signer.peers"), "{read:#}");
+            assert_eq!(peers.get().all.as_ref().map(BTreeSet::len), Some(1));
+        }
+        std::fs::write(folder.path().join("two.pub"), line(2)).expect("written");
+        write_with("debug", POLICY, &["two.pub".to_owned(), line(3)]);
+        in_force.reload().await;
+        let listed = [2, 3].map(|number| NodeId([number; 32]));
+        assert_eq!(peers.get().all, Some(BTreeSet::from(listed)));
         std::fs::remove_file(&file).expect("removed");
         assert!(in_force.read().await.is_err());
     }

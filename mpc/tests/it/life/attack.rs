@@ -1,7 +1,7 @@
 //! A hostile orchestrator together with hostile nodes that the others pin: it gets no share erased,
 //! no key made fragile, and no vault for nodes of other vaults.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use age::x25519::Identity;
 use covault_core::{
@@ -14,7 +14,7 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::has_signed,
-    node::{KeyRules, ThresholdLimits, VaultRules},
+    node::{KeyRules, ThresholdLimits},
     permits::PermitStore,
     shares::{ShareStore as _, age_file::AgeShareStore, backup},
 };
@@ -252,14 +252,10 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
 async fn vault__should_not_fall_to_nodes_that_are_pinned_for_others() {
     // Nodes 3 and 4 are everybody's peers, but not this vault's.
     let mut life = LifecycleFixture::start(Curve::Ed25519, 5, 3, 2).await;
-    let own = (0..3).map(|place| life.id(place)).collect::<Vec<_>>();
-    let rules = VaultRules {
-        peers: Some(own),
-        limits: ThresholdLimits::default(),
-    };
-    let vaults = HashMap::from([(life.test.vault, rules)]);
+    let own = (0..3).map(|place| life.id(place)).collect();
+    let vaults = BTreeMap::from([(life.test.vault, own)]);
     for place in 0..3 {
-        life.test.nodes[place].rules.vaults.clone_from(&vaults);
+        life.test.nodes[place].vault_peers.clone_from(&vaults);
         life.restart(place).await;
     }
     for holders in [&[3, 4][..], &[0, 1, 3], &[0, 1, 2, 3, 4]] {
