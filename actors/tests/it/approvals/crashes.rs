@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// More than a request takes that nothing is in the way of.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Runs what clients do until the store has had its accident. False when they were done without it: what vaults do
 /// beside them takes some commits more in one run than in another.
 async fn until_accident(
@@ -21,7 +24,10 @@ async fn until_accident(
         let soon = tokio::time::timeout(Duration::from_secs(2), store.accident());
         happened = soon.await.is_ok();
     }
-    if !clients.is_finished() {
+    // What they are told of the accident they hear a moment later.
+    let hear = Duration::from_millis(100);
+    let has_ended = clients.is_finished() || tokio::time::timeout(hear, &mut clients).await.is_ok();
+    if !has_ended {
         assert!(happened, "clients neither end nor come to the accident");
         clients.abort();
         let _ = clients.await;
@@ -92,12 +98,18 @@ async fn crashes__should_lose_no_approval_and_count_none_twice() {
                     assert_eq!(world.signers.requests(), 0, "{what}");
                     assert!(shown.approvals.len() < 2, "{what}");
                     let until = world.clock_ms() + HOUR;
-                    for person in &persons()[..2] {
+                    let persons = persons();
+                    for person in [&persons[0], &persons[0], &persons[1]] {
+                        let waiting = details(&gateway, &uuid).await.pending_operation;
+                        assert_eq!(waiting, "approve", "{what}: one person is enough");
                         let approval = person.approval(&shown, FEE, until);
-                        approve(&gateway, &uuid, approval).await.unwrap();
+                        let given = approve(&gateway, &uuid, approval).await;
+                        given.unwrap_or_else(|fault| panic!("{what}: {fault:?}"));
                     }
                 }
-                assert_eq!(outcome(&gateway, &uuid).await.error, None, "{what}");
+                let ends = tokio::time::timeout(PATIENCE, outcome(&gateway, &uuid)).await;
+                let ended = ends.unwrap_or_else(|_| panic!("{what}: approved, and never goes on"));
+                assert_eq!(ended.error, None, "{what}");
                 let done = details(&gateway, &uuid).await;
                 assert_eq!(done.approvals.len(), 2, "{what}");
                 assert_eq!(world.evm.nonces(), [0], "{what}");
