@@ -149,6 +149,7 @@ pub fn orchestrator_gauges(
             text.bus(reachable);
             text.requests(&gateway.requests());
             text.live(gateway.live());
+            text.mailboxes(gateway.mailbox_depths());
             if let Some(file) = &store {
                 text.store_file(file);
             }

@@ -67,6 +67,16 @@ impl PrometheusText {
         self.sample(name, &[], bytes);
     }
 
+    /// Messages in the deepest mailbox of each kind of actor.
+    pub(super) fn mailboxes(&mut self, depths: [(&str, usize); 2]) {
+        let name = "covault_mailbox_depth";
+        let help = "Messages that wait for one actor of this process, of the one with most";
+        self.family(name, help);
+        for (actor, depth) in depths {
+            self.sample(name, &[("actor", actor)], depth);
+        }
+    }
+
     /// How the service is as a whole, as one process has written it down for all.
     pub(super) fn overview(
         &mut self,

@@ -133,6 +133,7 @@ fn figures__should_show_requests_by_kind_and_status() {
     let mut text = PrometheusText::default();
     text.build();
     text.live((3, 4_096));
+    text.mailboxes([("vault", 2), ("request", 0)]);
     let counts = RequestCounts {
         created: 5,
         succeeded: 3,
@@ -191,6 +192,9 @@ fn figures__should_show_requests_by_kind_and_status() {
         "covault_backup_age_seconds 85",
         "covault_live_requests 3",
         "covault_live_bytes 4096",
+        "# TYPE covault_mailbox_depth gauge",
+        r#"covault_mailbox_depth{actor="vault"} 2"#,
+        r#"covault_mailbox_depth{actor="request"} 0"#,
         "covault_store_bytes 77",
     ] {
         assert!(

@@ -476,6 +476,15 @@ impl Gateway {
         (limits.live.taken(), limits.live_bytes.taken())
     }
 
+    /// How many messages wait in the deepest mailbox of a vault here, and of a live request.
+    pub fn mailbox_depths(&self) -> [(&'static str, usize); 2] {
+        let counters = &self.inner.services.counters;
+        [
+            ("vault", counters.vault_mailboxes.deepest()),
+            ("request", counters.request_mailboxes.deepest()),
+        ]
+    }
+
     /// How far the blocks of chains were followed for deposits, by this process.
     pub fn follows(&self) -> BTreeMap<FollowedChain, FollowCounts> {
         self.inner.services.counters.follows()

@@ -62,7 +62,7 @@ impl Operation for CreateVault {
                 reply,
             }))
         };
-        let made = call.ask(&call.vaults.directory()?, message).await??;
+        let made = call.ask_directory(message).await??;
         let made: Box<Vault> = match made {
             VaultCreation::Vault(made) => made,
             VaultCreation::Other(id) => {

@@ -13,7 +13,7 @@ use covault_core::{
     schema::service,
 };
 use prost::Message;
-use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 use self::common::{admin, batch, lookup, person, several};
 use crate::{
@@ -21,9 +21,12 @@ use crate::{
     commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
     deposits::start::NotedChains,
     health::HealthCheck,
-    process::waiters::CompletionWaiters,
+    process::{mailbox::Mailbox, waiters::CompletionWaiters},
     services::Services,
-    vaults::vault_actors::{VaultActors, answer},
+    vaults::{
+        directory,
+        vault_actors::{VaultActors, answer},
+    },
 };
 
 macro_rules! operations {
@@ -104,12 +107,21 @@ pub struct OperationCall<'a> {
 
 impl OperationCall<'_> {
     /// Asks an actor.
-    async fn ask<M: ActorMessage, T: Send + 'static>(
+    async fn ask<M: Send + 'static, T: Send + 'static>(
         &self,
-        actor: &ActorRef<M>,
+        actor: &Mailbox<M>,
         message: impl FnOnce(RpcReplyPort<T>) -> M,
     ) -> Result<T, Fault> {
         answer(actor.call(message, self.services.call_timeout()).await)
+    }
+
+    /// Asks the directory of vaults.
+    async fn ask_directory<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(RpcReplyPort<T>) -> directory::Msg,
+    ) -> Result<T, Fault> {
+        let directory = self.vaults.directory()?;
+        answer(directory.call(message, self.services.call_timeout()).await)
     }
 }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::{
     chain_rpc::ChainKey,
     deposits::sweep_counts::SweepCounts,
+    process::mailbox::Mailboxes,
     store::{deposit_rows::ReconciliationCounts, overview_rows::FailedRequest},
 };
 
@@ -39,6 +40,10 @@ pub struct Counters {
     pub webhooks: Mutex<WebhookCounts>,
     /// The outcome of notifications that this process has sent.
     pub notifications: Mutex<NotificationCounts>,
+    /// Of the actors of vaults.
+    pub vault_mailboxes: Arc<Mailboxes>,
+    /// Of the actors of live requests.
+    pub request_mailboxes: Arc<Mailboxes>,
 }
 
 /// Requests of one kind, since the start of this process.

@@ -4,6 +4,7 @@
 mod appointments;
 pub mod counters;
 pub mod limits;
+pub mod mailbox;
 pub mod meter;
 pub mod shares;
 pub mod tasks;

@@ -14,7 +14,10 @@ use ractor::{
 use crate::{
     leases::LeaseScope,
     nodes,
-    process::tasks::contained,
+    process::{
+        mailbox::{Mailbox, MailboxDepth},
+        tasks::contained,
+    },
     requests::refused::RefusedLooks,
     services::Services,
     vaults::{
@@ -28,7 +31,7 @@ use crate::{
 pub type DirectoryAddress = Option<ActorRef<Msg>>;
 
 /// Where a vault's actor goes; `None` when it is not here, or starting again.
-pub type VaultReply = RpcReplyPort<Option<ActorRef<vault::Msg>>>;
+pub type VaultReply = RpcReplyPort<Option<Mailbox<vault::Msg>>>;
 
 /// Messages.
 pub enum Msg {
@@ -64,7 +67,7 @@ pub struct VaultDirectory;
 pub struct DirectoryState {
     services: Arc<Services>,
     /// With the version of the lease under which each runs.
-    vaults: HashMap<VaultId, (ActorRef<vault::Msg>, u64)>,
+    vaults: HashMap<VaultId, (Mailbox<vault::Msg>, u64)>,
     ids: HashMap<ActorId, VaultId>,
     /// Who waits for the end of an actor.
     ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
@@ -216,7 +219,7 @@ impl DirectoryState {
         if let Some((actor, version)) = self.vaults.get(&vault) {
             if lease.as_ref().map(|lease| lease.version()) != Some(*version) {
                 // Its work has no effect. The next one starts after its end.
-                actor.kill();
+                actor.actor().kill();
             }
         } else if self.starting.len() < STARTING_AT_ONCE && self.due.is_empty() {
             self.start(myself, vault);
@@ -317,7 +320,9 @@ impl DirectoryState {
             return;
         };
         let version = lease.version();
+        let depth = MailboxDepth::new(&self.services.counters.vault_mailboxes);
         let args = VaultArgs {
+            depth: Arc::clone(&depth),
             services: Arc::new(self.services.with_lease(lease)),
             vault,
             refused_looks: Arc::clone(&self.refused_looks),
@@ -329,7 +334,8 @@ impl DirectoryState {
                 let (directory, id) = (myself.clone(), actor.get_id());
                 self.starting.insert(id);
                 self.ids.insert(id, vault);
-                self.vaults.insert(vault, (actor, version));
+                self.vaults
+                    .insert(vault, (Mailbox::new(actor, depth), version));
                 tokio::spawn(async move {
                     let outcome = match begun.await {
                         Ok(Ok(_)) => Ok(()),

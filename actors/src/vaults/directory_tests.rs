@@ -130,7 +130,7 @@ async fn create(directory: &ActorRef<Msg>, name: &str) -> Box<Vault> {
 async fn find(directory: &ActorRef<Msg>, id: VaultId) -> ActorId {
     let message = |reply| Msg::GetVault(id, reply);
     let found = directory.call(message, Some(Duration::from_secs(60))).await;
-    found.unwrap().unwrap().unwrap().get_id()
+    found.unwrap().unwrap().unwrap().actor().get_id()
 }
 
 #[tokio::test]

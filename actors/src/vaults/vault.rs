@@ -48,6 +48,7 @@ use crate::{
     audit::AuditActor,
     backup::restore,
     commands::command_commit::CommandCommit,
+    process::mailbox::{Mailbox, MailboxDepth, Posted},
     requests::{
         account::ChainAccount,
         account_queues::AccountQueues,
@@ -174,9 +175,12 @@ pub struct VaultArgs {
     pub vault: VaultId,
     /// What is in memory of refused transactions.
     pub refused_looks: Arc<RefusedLooks>,
+    /// Counts its messages.
+    pub depth: Arc<MailboxDepth>,
 }
 
 pub struct VaultState {
+    mailbox: Mailbox<Msg>,
     services: Arc<Services>,
     vault: Vault,
     version: u64,
@@ -185,7 +189,7 @@ pub struct VaultState {
     /// The outputs of transactions that live requests are to take the place of, by these, from before the store says
     /// so. Each is named by its transaction, so that no account has one of another's.
     replaced_outputs: HashMap<RequestId, BTreeSet<Resource>>,
-    requests: HashMap<RequestId, ActorRef<signing::Msg>>,
+    requests: HashMap<RequestId, Mailbox<signing::Msg>>,
     vault_requests: Arc<VaultRequests>,
     ids: HashMap<ActorId, RequestId>,
     /// Of the actors of live requests.
@@ -207,29 +211,32 @@ pub struct VaultState {
 
 #[async_trait]
 impl Actor for VaultActor {
-    type Msg = Msg;
+    type Msg = Posted<Msg>;
     type State = VaultState;
     type Arguments = VaultArgs;
 
     async fn pre_start(
         &self,
-        myself: ActorRef<Msg>,
+        myself: ActorRef<Posted<Msg>>,
         args: VaultArgs,
     ) -> Result<VaultState, ActorProcessingErr> {
         let VaultArgs {
             services,
             vault: id,
             refused_looks,
+            depth,
         } = args;
+        let mailbox = Mailbox::new(myself, depth);
         let (vault, version) = services
             .vault(id)
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
         let next_index = restore::next_wallet(&services, id).await?;
         let problems = problems::load(&services, id).await?;
-        myself.cast(Msg::Resume)?;
+        mailbox.cast(Msg::Resume)?;
         let works = life::ReshareWorks::new();
         Ok(VaultState {
+            mailbox,
             in_use: watch::channel(life::in_use(&vault, &works)).0,
             works,
             services,
@@ -255,10 +262,11 @@ impl Actor for VaultActor {
 
     async fn handle(
         &self,
-        myself: ActorRef<Msg>,
-        message: Msg,
+        myself: ActorRef<Posted<Msg>>,
+        posted: Posted<Msg>,
         live: &mut VaultState,
     ) -> Result<(), ActorProcessingErr> {
+        let (message, myself) = posted.open(myself);
         match message {
             Msg::Resume => live.resume(&myself).await,
             Msg::Resuming(step) => live.resume_requests(&myself, step).await?,
@@ -325,10 +333,11 @@ impl Actor for VaultActor {
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<Msg>,
+        _: ActorRef<Posted<Msg>>,
         event: SupervisionEvent,
         live: &mut VaultState,
     ) -> Result<(), ActorProcessingErr> {
+        let myself = live.mailbox.clone();
         match event {
             SupervisionEvent::ActorTerminated(actor, _, _) => {
                 if let Some(request) = live.forget(actor.get_id()) {
@@ -363,7 +372,7 @@ impl VaultState {
         Some(request)
     }
 
-    async fn resume(&mut self, myself: &ActorRef<Msg>) {
+    async fn resume(&mut self, myself: &Mailbox<Msg>) {
         for key in &self.vault.keys {
             if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
@@ -377,7 +386,7 @@ impl VaultState {
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
-    fn create_wallet(&mut self, myself: &ActorRef<Msg>, new: NewWallet) {
+    fn create_wallet(&mut self, myself: &Mailbox<Msg>, new: NewWallet) {
         let curve = new.plan.network.curve();
         let Some(holders) = ShareHolders::of(&self.vault, curve) else {
             let reason = match self.vault.failed_reason() {

@@ -10,14 +10,14 @@ use covault_core::{
     turns::RequestTurn,
 };
 use futures::FutureExt as _;
-use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
+use ractor::{ActorProcessingErr, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
 use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals, waiting::chain_asked};
 use crate::{
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing, tried},
     port::SigningAttempt,
-    process::tasks::AbortOnDrop,
+    process::{mailbox::Mailbox, tasks::AbortOnDrop},
     requests::{
         account::ChainAccount,
         followed, rebroadcast, recipients,
@@ -38,7 +38,7 @@ const UNSURE: &str = "this orchestrator has not reached its store for some time"
 
 impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
-    pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+    pub(super) fn run_effect(&mut self, myself: &Mailbox<Msg>) -> Result<(), ActorProcessingErr> {
         self.measure();
         self.simulate()?;
         self.count_inputs()?;
@@ -53,7 +53,7 @@ impl SigningState {
             if let Some(tracked) = followed::tracked(request, payload, *advanced_at_ms, false) {
                 self.services.listeners.tracking.push(tracked);
             }
-            myself.stop(None);
+            myself.actor().stop(None);
             return Ok(());
         }
         if matches!(request.state, RequestState::AwaitingApproval { .. }) {
@@ -61,7 +61,7 @@ impl SigningState {
             let _ = self
                 .vault
                 .cast(vault::Msg::Awaits(request.consent.due_ms()));
-            myself.stop(None);
+            myself.actor().stop(None);
             return Ok(());
         }
         let services = Arc::clone(&self.services);
@@ -561,7 +561,7 @@ fn still_approved(request: &SigningRequest, now_ms: u64) -> Result<(), Fault> {
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.
 fn spawn_task(
-    myself: &ActorRef<Msg>,
+    myself: &Mailbox<Msg>,
     name: &'static str,
     task: impl Future<Output = Msg> + Send + 'static,
 ) -> AbortOnDrop {
@@ -580,7 +580,7 @@ fn spawn_task(
 /// Waits for the request's slot in its account queue, where the vault allocates what it builds on.
 async fn allocate(
     services: &Services,
-    vault: &ActorRef<vault::Msg>,
+    vault: &Mailbox<vault::Msg>,
     request: RequestId,
     wanted: impl FnOnce(RpcReplyPort<Result<ChainData, BuildBlocker>>) -> SlotRequest,
 ) -> Result<ChainData, BuildBlocker> {

@@ -8,12 +8,12 @@ use covault_core::{
     moment::utc,
     request::{RequestEvent, SigningRequest},
 };
-use ractor::ActorRef;
 use tokio::sync::watch;
 
 use super::{Msg, SigningState};
 use crate::{
     port::SignerHold,
+    process::mailbox::Mailbox,
     requests::recipients,
     services::Services,
     vaults::vault::{KeyShares, SharesInUse},
@@ -69,7 +69,7 @@ impl SigningState {
     /// Signers hold it or want more approvals, so that it waits; or it continues.
     pub(super) async fn approvals_told(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         told: Result<Option<SignerHold>, Fault>,
     ) -> Result<(), Fault> {
         if let Err(fault) = &told

@@ -36,7 +36,10 @@ use crate::{
     chain_rpc::{BroadcastOutcome, ChainError, ChainRefusal, ChainWait, NodeLoad},
     commands::command_commit::CommandCommit,
     port::SignerHold,
-    process::tasks::AbortOnDrop,
+    process::{
+        mailbox::{Mailbox, MailboxDepth, Posted},
+        tasks::AbortOnDrop,
+    },
     requests::{
         batch_claim::BatchClaim,
         rebroadcast::RebroadcastCache,
@@ -173,13 +176,15 @@ pub struct SigningArgs {
     /// What it shares with the vault's other requests.
     pub vault_requests: Arc<VaultRequests>,
     /// The vault.
-    pub vault: ActorRef<vault::Msg>,
+    pub vault: Mailbox<vault::Msg>,
     /// The shares of the vault that sign.
     pub in_use: watch::Receiver<SharesInUse>,
     /// How to start.
     pub start: SigningStart,
     /// Counts the request as live.
     pub admission: vault::AdmissionPermit,
+    /// Counts its messages.
+    pub depth: Arc<MailboxDepth>,
 }
 
 pub struct SigningActor;
@@ -187,7 +192,7 @@ pub struct SigningActor;
 pub struct SigningState {
     services: Arc<Services>,
     vault_requests: Arc<VaultRequests>,
-    vault: ActorRef<vault::Msg>,
+    vault: Mailbox<vault::Msg>,
     in_use: watch::Receiver<SharesInUse>,
     /// `None` before the first commit.
     current: Option<StoredRequest>,
@@ -248,15 +253,16 @@ impl Drop for SigningState {
 
 #[async_trait]
 impl Actor for SigningActor {
-    type Msg = Msg;
+    type Msg = Posted<Msg>;
     type State = SigningState;
     type Arguments = SigningArgs;
 
     async fn pre_start(
         &self,
-        myself: ActorRef<Msg>,
+        myself: ActorRef<Posted<Msg>>,
         mut args: SigningArgs,
     ) -> Result<SigningState, ActorProcessingErr> {
+        let myself = Mailbox::new(myself, args.depth);
         myself.cast(Msg::Begin(Box::new(args.start)))?;
         Ok(SigningState {
             services: args.services,
@@ -293,10 +299,11 @@ impl Actor for SigningActor {
 
     async fn handle(
         &self,
-        myself: ActorRef<Msg>,
-        message: Msg,
+        myself: ActorRef<Posted<Msg>>,
+        posted: Posted<Msg>,
         live: &mut SigningState,
     ) -> Result<(), ActorProcessingErr> {
+        let (message, myself) = posted.open(myself);
         if let Msg::ChainDataArrived(answer) = &message
             && !matches!(
                 answer,
@@ -340,7 +347,7 @@ impl Actor for SigningActor {
                                 Class::Invalid | Class::WrongState | Class::Unauthenticated
                             ) =>
                         {
-                            myself.stop(None);
+                            myself.actor().stop(None);
                             return Ok(());
                         }
                         // The store may have taken it nevertheless: the vault looks again.

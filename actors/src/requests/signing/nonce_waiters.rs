@@ -4,25 +4,22 @@ use std::collections::HashMap;
 
 use covault_core::request::NonceReservation;
 use parking_lot::Mutex;
-use ractor::ActorRef;
 
 use super::Msg;
+use crate::process::mailbox::Mailbox;
 
 /// Transactions that no node takes yet, by their numbers. Networks that want the numbers of an
 /// account without a gap refuse one whose predecessor is not in yet.
 #[derive(Default)]
-pub struct NonceWaiters(Mutex<HashMap<NonceReservation, ActorRef<Msg>>>);
+pub struct NonceWaiters(Mutex<HashMap<NonceReservation, Mailbox<Msg>>>);
 
 impl NonceWaiters {
-    fn with<T>(
-        &self,
-        change: impl FnOnce(&mut HashMap<NonceReservation, ActorRef<Msg>>) -> T,
-    ) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut HashMap<NonceReservation, Mailbox<Msg>>) -> T) -> T {
         change(&mut self.0.lock())
     }
 
     /// The transaction with this number is to be sent again once the one before it is taken.
-    pub fn wait(&self, claim: NonceReservation, actor: ActorRef<Msg>) {
+    pub fn wait(&self, claim: NonceReservation, actor: Mailbox<Msg>) {
         self.with(|waiting| waiting.insert(claim, actor));
     }
 

@@ -7,13 +7,13 @@ use covault_core::{
     networks::ChainData,
     request::{Draft, RequestEvent, RequestState},
 };
-use ractor::ActorRef;
 
 use super::{
     Msg, SigningState,
     waiting::{MAX_CONTENDED_TRIES, ends_ms},
 };
 use crate::{
+    process::mailbox::Mailbox,
     requests::{
         recipients,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
@@ -31,7 +31,7 @@ impl SigningState {
     /// Builds on what the chain said, and stores that with what the transaction uses up.
     pub(super) async fn chain_data_arrived(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         chain_data: ChainData,
     ) -> Result<(), Fault> {
         let RequestState::Preparing {

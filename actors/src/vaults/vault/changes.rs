@@ -9,12 +9,13 @@ use covault_core::{
     schema::wire,
     wallet::{WalletChange, WalletStatus},
 };
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 use super::{Msg, VaultState};
 use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
+    process::mailbox::Mailbox,
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
         reservations,
@@ -77,7 +78,7 @@ impl VaultState {
 
     /// Removes a request from its queue, unless it has been given a number or outputs there: those that
     /// were settled after it build on them, so that a gap would hold them up for ever.
-    async fn withdraw(&mut self, myself: &ActorRef<Msg>, request: RequestId) -> bool {
+    async fn withdraw(&mut self, myself: &Mailbox<Msg>, request: RequestId) -> bool {
         let (free, account) = self.account_queues.withdraw(request);
         if let Some(account) = account {
             self.dispatch(myself, &account).await;
@@ -90,7 +91,7 @@ impl VaultState {
     /// transaction: its actor does nothing more.
     pub(super) async fn reject(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         id: RequestId,
         reason: String,
         command_commit: CommandCommit,
@@ -122,7 +123,7 @@ impl VaultState {
     /// False where it is another one.
     async fn give_up_handed_over(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         id: RequestId,
         command_commit: &CommandCommit,
     ) -> Result<bool, Fault> {

@@ -12,13 +12,13 @@ use covault_core::{
     scheme::Scheme,
     wallet::vault::{KeyState, Vault, VaultKey},
 };
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 use super::{Msg, VaultState, asking::ask_cluster};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
-    process::tasks::AbortOnDrop,
+    process::{mailbox::Mailbox, tasks::AbortOnDrop},
     services::DEADLINE_GRACE_MS,
     store::{Batch, CommitError, KeySpace, Precondition, rows},
     vaults::management,
@@ -53,7 +53,7 @@ pub struct KeyPlan {
 impl VaultState {
     pub(super) async fn start_keygen(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         scheme: Scheme,
     ) -> Result<(), Fault> {
         let wanted = self.vault.keys.iter().any(|key| {
@@ -118,7 +118,7 @@ impl VaultState {
 
     pub(super) async fn keygen_ended(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         order: &KeygenOrder,
         result: Result<MadeKey, Fault>,
     ) -> Result<(), Fault> {
@@ -170,7 +170,7 @@ impl VaultState {
 
     pub(super) async fn retry_keygen(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         by: &AuditActor,
     ) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
@@ -198,7 +198,7 @@ impl VaultState {
     /// the old ones are at is dropped: a key that comes of it is nobody's.
     pub(super) async fn replace_signers(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         plan: KeyPlan,
     ) -> Result<(), Fault> {
         let KeyPlan {

@@ -23,14 +23,14 @@ use covault_core::{
         vault::{KeyState, Vault},
     },
 };
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 use super::{Msg as VaultMsg, VaultState, asking::ask_cluster};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
     port::{NodeConfirmations, NodeView},
-    process::tasks::AbortOnDrop,
+    process::{mailbox::Mailbox, tasks::AbortOnDrop},
     services::DEADLINE_GRACE_MS,
 };
 
@@ -147,7 +147,7 @@ pub(super) fn in_use(vault: &Vault, works: &ReshareWorks) -> SharesInUse {
 impl VaultState {
     pub(super) async fn handle_reshare(
         &mut self,
-        myself: &ActorRef<VaultMsg>,
+        myself: &Mailbox<VaultMsg>,
         message: Msg,
     ) -> Result<(), Fault> {
         match message {
@@ -218,7 +218,7 @@ impl VaultState {
     }
 
     /// Resumes what the store says is in progress, unless it is already running.
-    pub(super) fn resume_reshares(&self, myself: &ActorRef<VaultMsg>) {
+    pub(super) fn resume_reshares(&self, myself: &Mailbox<VaultMsg>) {
         for key in &self.vault.keys {
             let KeyState::Ready(live) = &key.state else {
                 continue;
@@ -263,7 +263,7 @@ impl VaultState {
 
     async fn start_reshare(
         &mut self,
-        myself: &ActorRef<VaultMsg>,
+        myself: &Mailbox<VaultMsg>,
         scheme: Scheme,
     ) -> Result<(), Fault> {
         let work = self.works.entry(scheme).or_default();
@@ -401,7 +401,7 @@ impl VaultState {
 
     async fn reshare_ended(
         &mut self,
-        myself: &ActorRef<VaultMsg>,
+        myself: &Mailbox<VaultMsg>,
         order: &ReshareOrder,
         result: Result<ReshareOutcome, Fault>,
     ) -> Result<(), Fault> {
@@ -481,7 +481,7 @@ impl VaultState {
     /// nodes have shown of that is stored, and new shares are made from there.
     async fn catch_up(
         &mut self,
-        myself: &ActorRef<VaultMsg>,
+        myself: &Mailbox<VaultMsg>,
         order: &ReshareOrder,
         later: LaterGenerations,
     ) -> Result<(), Fault> {
@@ -515,7 +515,7 @@ impl VaultState {
 
     async fn try_reshare_later(
         &mut self,
-        myself: &ActorRef<VaultMsg>,
+        myself: &Mailbox<VaultMsg>,
         scheme: Scheme,
         fault: &Fault,
     ) {

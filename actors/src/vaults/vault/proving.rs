@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use covault_core::{fault::Fault, signature::Curve};
-use ractor::ActorRef;
 
 use super::{Msg, VaultState};
 use crate::{
-    process::tasks::AbortOnDrop,
+    process::{mailbox::Mailbox, tasks::AbortOnDrop},
     vaults::address_proofs::{self, ShareHolders},
 };
 
@@ -23,7 +22,7 @@ pub(super) struct ProofWork {
 
 impl VaultState {
     /// A wallet has no proof.
-    pub(super) fn proof_missing(&mut self, myself: &ActorRef<Msg>) {
+    pub(super) fn proof_missing(&mut self, myself: &Mailbox<Msg>) {
         if std::mem::replace(&mut self.proving.due, true) {
             return;
         }
@@ -32,7 +31,7 @@ impl VaultState {
     }
 
     /// Asks for what is missing, in a task beside the actor.
-    pub(super) fn prove(&mut self, myself: &ActorRef<Msg>) {
+    pub(super) fn prove(&mut self, myself: &Mailbox<Msg>) {
         self.proving.due = true;
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let queues = Arc::clone(&self.proof_queues);
@@ -47,7 +46,7 @@ impl VaultState {
         self.proving.work = Some(AbortOnDrop(task.abort_handle()));
     }
 
-    pub(super) fn proofs_tried(&mut self, myself: &ActorRef<Msg>, tried: &Result<bool, Fault>) {
+    pub(super) fn proofs_tried(&mut self, myself: &Mailbox<Msg>, tried: &Result<bool, Fault>) {
         self.proving.work = None;
         self.proving.due = false;
         match tried {

@@ -8,11 +8,14 @@ use covault_core::{
     networks::{Payload, Resource},
     request::{Consent, RequestEffect, RequestState, SigningRequest},
 };
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorProcessingErr};
 
 use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
-    process::tasks::contained,
+    process::{
+        mailbox::{Mailbox, MailboxDepth},
+        tasks::contained,
+    },
     requests::{
         account::ChainAccount,
         batch_claim::BatchClaim,
@@ -49,7 +52,7 @@ impl VaultState {
     /// one gives it up.
     pub(super) async fn actor_failed(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         request: RequestId,
         error: &ActorProcessingErr,
     ) {
@@ -67,7 +70,7 @@ impl VaultState {
         self.restart_later(myself, request);
     }
 
-    pub(super) fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
+    pub(super) fn restart_later(&mut self, myself: &Mailbox<Msg>, request: RequestId) {
         let failures = self.failures.entry(request).or_default();
         failures.restarts = failures.restarts.saturating_add(1);
         let pause = self.services.backoff(failures.restarts);
@@ -86,7 +89,7 @@ impl VaultState {
 
     pub(super) async fn load_request(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         id: RequestId,
     ) -> Result<(), Fault> {
         let found = self.load_readable(id).await?;
@@ -96,7 +99,7 @@ impl VaultState {
     /// Goes on with what was read of a request.
     pub(super) async fn go_on_with(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         id: RequestId,
         found: Option<(SigningRequest, u64)>,
     ) -> Result<(), Fault> {
@@ -137,7 +140,7 @@ impl VaultState {
 
     pub(super) async fn start_loaded(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
@@ -189,7 +192,7 @@ impl VaultState {
 
     async fn give_up(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
@@ -219,7 +222,7 @@ impl VaultState {
 
     pub(super) async fn admit(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         new: NewRequest,
     ) -> Result<(), Fault> {
         let NewRequest {
@@ -306,12 +309,14 @@ impl VaultState {
 
     async fn start(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         id: RequestId,
         start: SigningStart,
         admission: AdmissionPermit,
     ) -> Result<(), Fault> {
+        let depth = MailboxDepth::new(&self.services.counters.request_mailboxes);
         let args = signing::SigningArgs {
+            depth: Arc::clone(&depth),
             services: Arc::clone(&self.services),
             vault_requests: Arc::clone(&self.vault_requests),
             vault: myself.clone(),
@@ -319,11 +324,11 @@ impl VaultState {
             start,
             admission,
         };
-        let (actor, _) = Actor::spawn_linked(None, SigningActor, args, myself.get_cell())
+        let (actor, _) = Actor::spawn_linked(None, SigningActor, args, myself.actor().get_cell())
             .await
             .map_err(Fault::bug)?;
         self.ids.insert(actor.get_id(), id);
-        self.requests.insert(id, actor);
+        self.requests.insert(id, Mailbox::new(actor, depth));
         Ok(())
     }
 }

@@ -16,7 +16,6 @@ use covault_core::{
     networks::Payload,
     request::{RequestEffect, SigningRequest},
 };
-use ractor::ActorRef;
 
 use super::{
     Msg, VaultState, parties,
@@ -27,6 +26,7 @@ use crate::{
     chain_rpc::ChainWait,
     process::{
         limits::{LimitedParty, Share, SigningParty},
+        mailbox::Mailbox,
         tasks::contained,
     },
     requests::{account::ChainAccount, tx_builder},
@@ -92,7 +92,7 @@ impl ResumeProgress {
 }
 
 impl VaultState {
-    pub(super) fn begin_resumption(&self, myself: &ActorRef<Msg>) {
+    pub(super) fn begin_resumption(&self, myself: &Mailbox<Msg>) {
         let all = Scan::prefix(KeySpace::Outbox, self.vault.id.as_bytes(), PAGE);
         self.find_more(myself, all);
     }
@@ -130,7 +130,7 @@ impl VaultState {
 
     pub(super) async fn resume_requests(
         &mut self,
-        myself: &ActorRef<Msg>,
+        myself: &Mailbox<Msg>,
         step: ResumeStep,
     ) -> Result<(), Fault> {
         match step {
@@ -159,7 +159,7 @@ impl VaultState {
         Ok(())
     }
 
-    fn find_more(&self, myself: &ActorRef<Msg>, scan: Scan) {
+    fn find_more(&self, myself: &Mailbox<Msg>, scan: Scan) {
         let services = Arc::clone(&self.services);
         let actor = myself.clone();
         tokio::spawn(async move {
@@ -235,7 +235,7 @@ impl VaultState {
     }
 
     /// Reads the next ones, as far as there is room for their actors.
-    fn load_more(&mut self, myself: &ActorRef<Msg>) {
+    fn load_more(&mut self, myself: &Mailbox<Msg>) {
         let Some(resuming) = &mut self.resuming else {
             return;
         };

@@ -8,11 +8,11 @@ use covault_core::{
     ids::RequestId,
     networks::{Allocation, ChainData, Payload, Resource},
 };
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 use super::{Msg, VaultState};
 use crate::{
-    process::tasks::contained,
+    process::{mailbox::Mailbox, tasks::contained},
     requests::{account::ChainAccount, replacing, reservations, signing::BuildBlocker},
 };
 
@@ -48,14 +48,14 @@ enum SlotOutcome {
 
 impl VaultState {
     /// The request leaves its account queue.
-    pub(super) async fn leave_account_queue(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
+    pub(super) async fn leave_account_queue(&mut self, myself: &Mailbox<Msg>, request: RequestId) {
         if let Some(account) = self.account_queues.leave(request) {
             self.dispatch(myself, &account).await;
         }
     }
 
     /// Allocates slots to the requests that are first in the queue and have asked.
-    pub(super) async fn dispatch(&mut self, myself: &ActorRef<Msg>, account: &ChainAccount) {
+    pub(super) async fn dispatch(&mut self, myself: &Mailbox<Msg>, account: &ChainAccount) {
         for _ in 0..AT_ONCE {
             let Some((request, wanted)) = self.account_queues.next(account) else {
                 return;
