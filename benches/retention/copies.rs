@@ -18,7 +18,7 @@ const PAGE: usize = 8_000;
 /// Entries of the audit log among which those of the templates are, at the end of their chain.
 const NEWEST: u64 = 8_000;
 /// The kinds of rows that a request has.
-const SPACES: [KeySpace; 9] = [
+const SPACES: [KeySpace; 10] = [
     KeySpace::Request,
     KeySpace::Outbox,
     KeySpace::Idempotency,
@@ -26,6 +26,7 @@ const SPACES: [KeySpace; 9] = [
     KeySpace::Claim,
     KeySpace::ReservationExpiry,
     KeySpace::RequestIndex,
+    KeySpace::RequestTerm,
     KeySpace::RecordAge,
     KeySpace::Transaction,
 ];
@@ -63,7 +64,12 @@ pub fn request_id(first_ms: u64, number: u64) -> RequestId {
     let digest = Sha256::digest(number.to_be_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
-    RequestId::from_time(first_ms + STEP_MS * number, bytes)
+    RequestId::from_time(time_ms(first_ms, number), bytes)
+}
+
+/// When a copy was made, in milliseconds since the Unix epoch.
+pub fn time_ms(first_ms: u64, number: u64) -> u64 {
+    first_ms + STEP_MS * number
 }
 
 /// When the first of so many copies was made, if the last one was made now, in milliseconds.
@@ -288,7 +294,7 @@ pub async fn make(copies: CopyPlan) {
             id,
             uuid: id.to_string(),
             key: key(number),
-            time_ms: first_ms + STEP_MS * number,
+            time_ms: time_ms(first_ms, number),
             numbers: before + skipped + (round + 1) * each,
         };
         let template = &templates[((number - before) % templates.len() as u64) as usize];

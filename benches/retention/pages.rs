@@ -94,6 +94,11 @@ async fn pages<'a>(
     let chosen: Vec<_> = chosen.iter().map(|uuid| format!("uuid={uuid}")).collect();
     let history = format!("/history?vault={main}");
     let hash = old_hash(service, size).await;
+    // A page of what this wallet has signed begins in the middle of the store.
+    let place = format!(
+        "{}-{old}",
+        copies::time_ms(service.first_ms, size.requests / 2)
+    );
     let of_approver = [
         ("inbox", "/".to_owned()),
         ("all that waits", "/?view=all".to_owned()),
@@ -119,7 +124,15 @@ async fn pages<'a>(
             "search for a hash in every vault",
             format!("/history?vault=every&search={hash}"),
         ),
-        ("search for an address", format!("{history}&search={payer}")),
+        ("search for a wallet", format!("{history}&search={payer}")),
+        (
+            "search for a wallet, in the middle",
+            format!("{history}&search={payer}&before={place}"),
+        ),
+        (
+            "search for a wallet in every vault",
+            format!("/history?vault=every&search={payer}"),
+        ),
         (
             "texts with an address, the second page",
             format!("{history}&search={payer}&page=2"),

@@ -6,7 +6,10 @@ use axum::{
     body::{Body, Bytes},
     http::{HeaderValue, Response, header},
 };
-use covault_actors::{gateway::Caller, users::SignedIn};
+use covault_actors::{
+    gateway::{Caller, RequestPlace},
+    users::SignedIn,
+};
 use covault_core::fault::Fault;
 use futures::stream;
 
@@ -15,7 +18,7 @@ use super::{
     history_filter::{HistoryFilter, goes_on, list},
     listing::shown,
     response::{PageError, PageResponse},
-    search::search,
+    search::{SEARCH_PAGE, Search, ShownRequests},
     sessions,
     text::Text,
     views::RequestView,
@@ -25,6 +28,10 @@ use super::{
 const REQUESTS: usize = 10_000;
 /// Requests that are read at once.
 const PAGE: i64 = 100;
+/// Requests that are looked through for a text, the newest, and bytes of them behind which that does not continue: some are
+/// nearly a MiB.
+const SEARCHED: i64 = 500;
+const SEARCHED_BYTES: usize = 16 << 20;
 const COLUMNS: [&str; 18] = [
     "created",
     "uuid",
@@ -46,6 +53,19 @@ const COLUMNS: [&str; 18] = [
     "replaced by",
 ];
 
+/// What is written next.
+#[derive(Clone, Copy)]
+enum CsvPart {
+    Head,
+    /// A page of a vault's requests.
+    Newest(i64),
+    /// What an index has for the search, behind a request.
+    Indexed(Option<RequestPlace>),
+    /// A page of a vault's requests that may have the text, and the bytes of those before.
+    Texts(i64, usize),
+    End,
+}
+
 /// What is left to write.
 struct CsvExport {
     console: Arc<Console>,
@@ -54,12 +74,11 @@ struct CsvExport {
     cookie: String,
     filter: HistoryFilter,
     vault: String,
-    /// The page that is read next; 0: the head is written first.
-    page: i64,
-    written: usize,
+    next: CsvPart,
+    /// Requests that were read.
+    read: usize,
     /// What was written: a new request shifts those behind it.
     known: HashSet<String>,
-    is_over: bool,
     _place: LongRead,
 }
 
@@ -70,8 +89,8 @@ pub async fn export(
 ) -> Result<PageResponse, PageError> {
     let place = call.long_read(signed_in)?;
     let filter = HistoryFilter::of(call, signed_in).await?;
-    let body = match (&filter.vault, filter.search.is_empty()) {
-        (Some(vault), true) => {
+    let body = match &filter.vault {
+        Some(vault) => {
             let export = CsvExport {
                 console: Arc::clone(call.console),
                 caller: call.caller(signed_in),
@@ -79,23 +98,22 @@ pub async fn export(
                 cookie: sessions::cookie_of(call),
                 vault: vault.clone(),
                 filter,
-                page: 0,
-                written: 0,
+                next: CsvPart::Head,
+                read: 0,
                 known: HashSet::new(),
-                is_over: false,
                 _place: place,
             };
             Body::from_stream(stream::unfold(export, CsvExport::next))
         }
-        _ => {
-            let found = search(call, signed_in, &filter).await?;
+        None => {
+            let caller = call.caller(signed_in);
+            let search = Search::of(call, signed_in, &caller, &filter);
+            let found = search.in_every_vault().await?;
             let mut text = head();
-            found
-                .requests
-                .iter()
-                .for_each(|view| text.push_str(&rows(view)));
+            let views = found.found.values().rev();
+            views.for_each(|view| text.push_str(&rows(view)));
             if !found.is_whole {
-                text.push_str(&line([found.said.as_str()]));
+                text.push_str(&line([found.said("").as_str()]));
             }
             Body::from(text)
         }
@@ -117,44 +135,121 @@ pub async fn export(
 impl CsvExport {
     /// The next part; an error cuts the download off, so that nobody takes a part for the whole.
     async fn next(mut self) -> Option<(Result<Bytes, Fault>, Self)> {
-        if self.is_over {
-            return None;
-        }
-        let part = self.part().await;
-        self.is_over |= part.is_err();
-        Some((part.map(Bytes::from), self))
+        let part = match self.next {
+            CsvPart::End => return None,
+            CsvPart::Head => {
+                self.next = match self.filter.search.is_empty() {
+                    true => CsvPart::Newest(1),
+                    false => CsvPart::Indexed(None),
+                };
+                return Some((Ok(Bytes::from(head())), self));
+            }
+            part => self.part(part).await,
+        };
+        let text = match part {
+            Ok((text, next)) => {
+                self.next = next;
+                Ok(Bytes::from(text))
+            }
+            Err(fault) => {
+                self.next = CsvPart::End;
+                Err(fault)
+            }
+        };
+        Some((text, self))
     }
 
-    async fn part(&mut self) -> Result<String, Fault> {
-        if self.page == 0 {
-            self.page = 1;
-            return Ok(head());
-        }
+    /// The text of a part, and what follows.
+    async fn part(&mut self, part: CsvPart) -> Result<(String, CsvPart), Fault> {
         if !sessions::recheck(&self.cookie, &self.console, &self.who).await {
             return Err(Fault::unauthenticated());
         }
+        match part {
+            CsvPart::Newest(page) => self.newest(page).await,
+            CsvPart::Indexed(before) => self.indexed(before).await,
+            CsvPart::Texts(page, bytes) => self.texts(page, bytes).await,
+            CsvPart::Head | CsvPart::End => Ok((String::new(), CsvPart::End)),
+        }
+    }
+
+    async fn newest(&mut self, number: i64) -> Result<(String, CsvPart), Fault> {
         let gateway = &self.console.api.gateway;
         let now_ms = self.console.api.clock.now_ms();
         let (known, filter, who) = (&mut self.known, &self.filter, &self.who);
         let mut text = String::new();
-        let page = (self.page, PAGE);
+        let page = (number, PAGE);
         let page = list(gateway, &self.caller, &self.vault, page, |request| {
             if known.insert(request.uuid.clone()) && filter.fits(&request) {
                 let view = shown(&request, &filter.names, who, now_ms);
                 text.push_str(&rows(&view));
             }
         });
-        let page = page.await?;
-        self.page = self.page.saturating_add(1);
-        let before = (self.page.saturating_sub(1)).saturating_mul(PAGE);
-        self.is_over = !goes_on(gateway, &self.caller, &self.vault, before).await?;
-        self.written = self.written.saturating_add(page.requests);
-        if !self.is_over && self.written >= REQUESTS {
-            self.is_over = true;
+        self.read = self.read.saturating_add(page.await?.requests);
+        let before = number.saturating_mul(PAGE);
+        let goes_on = goes_on(gateway, &self.caller, &self.vault, before).await?;
+        if goes_on && self.read >= REQUESTS {
             let said = format!("only the newest {REQUESTS} requests are in this file");
             text.push_str(&line([said.as_str()]));
+        } else if goes_on {
+            return Ok((text, CsvPart::Newest(number.saturating_add(1))));
         }
-        Ok(text)
+        Ok((text, CsvPart::End))
+    }
+
+    fn search(&self) -> Search<'_> {
+        Search {
+            gateway: &self.console.api.gateway,
+            caller: &self.caller,
+            who: &self.who,
+            filter: &self.filter,
+            now_ms: self.console.api.clock.now_ms(),
+        }
+    }
+
+    async fn indexed(&mut self, before: Option<RequestPlace>) -> Result<(String, CsvPart), Fault> {
+        let search = self.search();
+        let page = search.in_vault(&self.vault, before).await?;
+        let mut text = self.unwritten(&page.found);
+        self.read = self.read.saturating_add(page.read);
+        match page.next {
+            Some(_) if self.read >= REQUESTS => {
+                let said = format!("only the newest {REQUESTS} that were found are in this file");
+                text.push_str(&line([said.as_str()]));
+                Ok((text, CsvPart::End))
+            }
+            Some(next) => Ok((text, CsvPart::Indexed(Some(next)))),
+            None => Ok((text, CsvPart::Texts(1, 0))),
+        }
+    }
+
+    async fn texts(&mut self, number: i64, bytes: usize) -> Result<(String, CsvPart), Fault> {
+        let mut found = ShownRequests::new();
+        let search = self.search();
+        let page = search.with_text((&self.vault, number), &mut found).await?;
+        let bytes = bytes.saturating_add(page.bytes);
+        let mut text = self.unwritten(&found);
+        let before = number.saturating_mul(SEARCH_PAGE);
+        let gateway = &self.console.api.gateway;
+        if !goes_on(gateway, &self.caller, &self.vault, before).await? {
+            return Ok((text, CsvPart::End));
+        }
+        if before >= SEARCHED || bytes >= SEARCHED_BYTES {
+            let said = format!("texts were looked for in the newest {before} requests alone");
+            text.push_str(&line([said.as_str()]));
+            return Ok((text, CsvPart::End));
+        }
+        Ok((text, CsvPart::Texts(number.saturating_add(1), bytes)))
+    }
+
+    /// The rows of those that were not written yet, the newest first.
+    fn unwritten(&mut self, found: &ShownRequests) -> String {
+        let mut text = String::new();
+        for ((_, uuid), view) in found.iter().rev() {
+            if self.known.insert(uuid.clone()) {
+                text.push_str(&rows(view));
+            }
+        }
+        text
     }
 }
 

@@ -6,10 +6,12 @@ use covault_core::{fault::Fault, ids::VaultId, schema::wire::signing_request::St
 
 use super::{
     ConsoleCall,
-    history_filter::{EVERY, HistoryFilter, HistoryPart, STATUSES, goes_on, list},
+    history_filter::{
+        EVERY, HistoryFilter, HistoryPart, NextPage, PlaceText, STATUSES, goes_on, list,
+    },
     listing::shown,
     response::{PageError, PageResponse},
-    search::{search_page, shown_of},
+    search::Search,
     text::Text,
     views::{ChoiceView, RequestView, Shell},
 };
@@ -43,10 +45,17 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
         .parse()
         .unwrap_or(1)
         .clamp(1, 1_000_000);
+    let caller = call.caller(signed_in);
     let place = call.console.histories.acquire().await;
     let _place = place.map_err(Fault::bug)?;
     let part = match (&filter.vault, filter.status()) {
-        _ if !filter.search.is_empty() => search_page(call, signed_in, &filter, number).await?,
+        _ if !filter.search.is_empty() => {
+            let before: Option<PlaceText> = call.parameter("before").parse().ok();
+            let search = Search::of(call, signed_in, &caller, &filter);
+            search
+                .page(number, before.map(|PlaceText(place)| place))
+                .await?
+        }
         (Some(vault), Some(status)) => {
             of_status(call, signed_in, &filter, (vault, status), number).await?
         }
@@ -72,7 +81,6 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
         ));
     }
     let export = !filter.names.is_empty();
-    let of_page = |number: i64| filter.query(&[("page", &number.to_string())]);
     PageResponse::page(&HistoryPage {
         shell: Shell::new(signed_in, "history"),
         requests: part
@@ -89,8 +97,8 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
         seen: part.seen,
         next: part
             .next
-            .map(|number| format!("/history?{}", of_page(number))),
-        export: export.then(|| format!("/history.csv?{}", filter.query(&[]))),
+            .map(|next| format!("/history?{}", filter.query(Some(&next)))),
+        export: export.then(|| format!("/history.csv?{}", filter.query(None))),
     })
 }
 
@@ -112,7 +120,7 @@ async fn newest(
     Ok(HistoryPart {
         requests,
         seen: String::new(),
-        next: is_full.then(|| number.saturating_add(1)),
+        next: is_full.then(|| NextPage::Number(number.saturating_add(1))),
     })
 }
 
@@ -139,14 +147,15 @@ async fn of_status(
     }
     let before = place.min(number.saturating_add(SEARCHED / PAGE - 1));
     let is_full = goes_on(gateway, &caller, vault, before.saturating_mul(PAGE)).await?;
-    let requests = shown_of(call, signed_in, filter, ids).await;
+    let search = Search::of(call, signed_in, &caller, filter);
+    let requests = search.shown_of(ids).await;
     Ok(HistoryPart {
         seen: format!(
             "Found {} among {looked} requests of this vault.",
             requests.len()
         ),
         requests: requests.into_values().rev().collect(),
-        next: is_full.then(|| before.saturating_add(1)),
+        next: is_full.then(|| NextPage::Number(before.saturating_add(1))),
     })
 }
 

@@ -1,15 +1,16 @@
 //! Which requests of a history are asked for, and the pages of them.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt, str::FromStr};
 
 use axum::http::StatusCode;
 use covault_actors::{
-    gateway::{Caller, Gateway},
+    gateway::{Caller, Gateway, RequestPlace},
     operations::GetSigningRequestList,
     users::SignedIn,
 };
 use covault_core::{
     fault::Fault,
+    ids::RequestId,
     schema::wire::{self, signing_request::Status},
 };
 use prost::Message as _;
@@ -75,6 +76,11 @@ impl HistoryFilter {
         Status::from_str_name(&format!("STATUS_{}", self.status.to_uppercase()))
     }
 
+    /// The request whose uuid is searched for.
+    pub fn uuid(&self) -> Option<RequestId> {
+        self.search.to_lowercase().parse().ok()
+    }
+
     /// Whether a request has the status.
     pub fn fits(&self, request: &wire::SigningRequest) -> bool {
         let name = request.status().as_str_name();
@@ -100,8 +106,8 @@ impl HistoryFilter {
             || contents(&payload).iter().any(|it| has(it))
     }
 
-    /// As the query of a page, with more parameters.
-    pub fn query(&self, more: &[(&str, &str)]) -> String {
+    /// As the query of a page: of which one, or of the first, without which files are asked for.
+    pub fn query(&self, page: Option<&NextPage>) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("vault", self.vault.as_deref().unwrap_or(EVERY));
         for (name, value) in [("status", &self.status), ("search", &self.search)] {
@@ -109,8 +115,14 @@ impl HistoryFilter {
                 query.append_pair(name, value);
             }
         }
-        for (name, value) in more {
-            query.append_pair(name, value);
+        match page {
+            Some(NextPage::Number(number)) => {
+                query.append_pair("page", &number.to_string());
+            }
+            Some(NextPage::Before(place)) => {
+                query.append_pair("before", &place.to_string());
+            }
+            None => {}
         }
         query.finish()
     }
@@ -134,8 +146,38 @@ pub struct HistoryPart {
     pub requests: Vec<RequestView>,
     /// What was looked through, in words.
     pub seen: String,
-    /// The number of the next page, where there may be one.
-    pub next: Option<i64>,
+    /// The next page, where there may be one.
+    pub next: Option<NextPage>,
+}
+
+/// Behind which request of the index a page begins, as its address says it: `1764108642999-UUID`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceText(pub RequestPlace);
+
+impl fmt::Display for PlaceText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self((created_at_ms, id)) = self;
+        write!(f, "{created_at_ms}-{id}")
+    }
+}
+
+impl FromStr for PlaceText {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let (created, id) = text.split_once('-').ok_or_else(Fault::invalid_uuid)?;
+        let created = created.parse().map_err(|_| Fault::invalid_uuid())?;
+        Ok(Self((created, id.parse()?)))
+    }
+}
+
+/// Another page of a history.
+#[derive(Clone, Copy, Debug)]
+pub enum NextPage {
+    /// By its number.
+    Number(i64),
+    /// Of what an index has, behind a request.
+    Before(PlaceText),
 }
 
 /// What was looked at.
@@ -245,6 +287,24 @@ mod tests {
             "\\\"hello",
         ] {
             assert!(!finds(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn place__should_be_read_back_from_the_address_of_a_page() {
+        let text = "1764108642999-00000000-0000-4000-8000-000000000001";
+        let place: PlaceText = text.parse().unwrap();
+        assert_eq!(place.0.0, 1_764_108_642_999);
+        assert_eq!(place.to_string(), text);
+        for wrong in [
+            "",
+            "-",
+            "5",
+            "5-",
+            "-5",
+            "x-00000000-0000-4000-8000-000000000001",
+        ] {
+            assert!(wrong.parse::<PlaceText>().is_err(), "{wrong}");
         }
     }
 }

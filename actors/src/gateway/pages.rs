@@ -1,7 +1,7 @@
 //! What pages of the console read beside what operations answer: names, whom a payment goes to, what a token's contract
 //! says of itself. None of it changes anything, and nobody reaches it over the API.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use covault_core::{
     amount::U256,
@@ -23,11 +23,13 @@ use crate::{
     requests::search_terms,
     services::{Services, skip_unreadable},
     store::{
-        KeySpace, Scan,
+        Key, KeySpace, Scan,
         rows::{self, TransactionRow},
     },
     vaults::{management, vault::vault_message},
 };
+
+pub use search_terms::RequestPlace;
 
 /// Requests of a history that are read at once, and bytes of payloads after which no more are.
 const AT_ONCE: usize = 10;
@@ -142,29 +144,60 @@ impl<'a> PageReader<'a> {
         self.services.chains.batch_contract(ChainKey::evm(chain_id))
     }
 
-    /// The requests of a vault that pay an address, or whose transaction has a hash: the newest first, `most` of them.
+    /// The requests of a vault that have one of these words: that pay an address, are signed by the vault's wallet with an
+    /// address, or whose transaction has a hash. The newest first, `most` of those that were made before `before`: each page
+    /// takes as long, however many there are.
     ///
     /// # Errors
-    /// `Invalid uuid` when the person does not see the vault.
-    pub async fn requests_with(
+    /// `Invalid uuid` when the person does not see the vault, and when the store cannot be read.
+    pub async fn requests_about(
         &self,
         vault: VaultId,
-        term: &str,
+        words: &BTreeSet<String>,
+        before: Option<RequestPlace>,
         most: usize,
-    ) -> Result<Vec<RequestId>, Fault> {
-        if !in_scope(self.caller, vault) {
-            return Err(Fault::invalid_uuid());
+    ) -> Result<Vec<RequestPlace>, Fault> {
+        self.check_sees(vault)?;
+        let mut parts = BTreeSet::new();
+        for word in words {
+            parts.insert(search_terms::requests_with(vault, word));
+            let wallet = self.services.wallet_by(&rows::wallet_address(word)).await?;
+            let wallet = wallet.filter(|(wallet, _)| wallet.vault == vault);
+            parts.extend(wallet.map(|(it, _)| search_terms::requests_of_wallet(vault, it.id)));
         }
-        let part = search_terms::requests_with(vault, term);
+        let mut found = BTreeSet::new();
+        for part in parts {
+            found.extend(self.requests_in(&part, before, most).await?);
+        }
+        Ok(found.into_iter().rev().take(most).collect())
+    }
+
+    /// The newest of a part of the index.
+    async fn requests_in(
+        &self,
+        part: &Key,
+        before: Option<RequestPlace>,
+        most: usize,
+    ) -> Result<Vec<RequestPlace>, Fault> {
         let scan = Scan {
             reverse: true,
-            ..Scan::prefix(part.space, &part.bytes, most)
+            from: before.map(|place| search_terms::key(part, place).bytes),
+            // The one that it begins with may be there.
+            ..Scan::prefix(part.space, &part.bytes, most.saturating_add(1))
         };
         let page = self.services.store.scan(&scan).await?;
-        let ids = page
+        let places = page
             .iter()
-            .filter_map(|(key, _)| rows::indexed_request(key));
-        Ok(ids.collect())
+            .filter_map(|(key, _)| search_terms::place(part, key));
+        let places = places.filter(|place| before.is_none_or(|before| *place < before));
+        Ok(places.take(most).collect())
+    }
+
+    fn check_sees(&self, vault: VaultId) -> Result<(), Fault> {
+        match in_scope(self.caller, vault) {
+            true => Ok(()),
+            false => Err(Fault::invalid_uuid()),
+        }
     }
 
     /// Of a page of a vault's requests, the newest first, those that have a status, and how many the page has. Rows alone are
@@ -178,9 +211,7 @@ impl<'a> PageReader<'a> {
         page: (i64, i64),
         status: Status,
     ) -> Result<(Vec<RequestId>, usize), Fault> {
-        if !in_scope(self.caller, vault) {
-            return Err(Fault::invalid_uuid());
-        }
+        self.check_sees(vault)?;
         let services = self.services;
         let range = PageRange::of(Some(page.0), Some(page.1), page.1)?;
         let all = rows::requests_of(vault);
@@ -214,7 +245,7 @@ impl<'a> PageReader<'a> {
     /// counted, nor what is newer.
     ///
     /// # Errors
-    /// As [`PageReader::requests_with`].
+    /// As [`PageReader::requests_about`].
     pub async fn history_of(
         &self,
         but: (VaultId, RequestId, u64),
@@ -223,7 +254,10 @@ impl<'a> PageReader<'a> {
         most: usize,
     ) -> Result<RecipientHistory, Fault> {
         let (vault, but, before_ms) = but;
-        let ids = self.requests_with(vault, address, most).await?;
+        self.check_sees(vault)?;
+        let part = search_terms::requests_with(vault, address);
+        let ids = self.requests_in(&part, None, most).await?;
+        let ids: Vec<_> = ids.into_iter().map(|(_, id)| id).collect();
         let mut history = RecipientHistory {
             signed: 0,
             amount: U256::ZERO,

@@ -1,9 +1,9 @@
-//! The terms by which people find a request again: the addresses that it pays, and the hashes of its
-//! transaction. Each is a row in the commit that makes it true, so that no list has to be searched.
+//! The terms by which people find a request again: the wallet that signs it, the addresses that it pays, and the hashes of
+//! its transaction. Each is a row in the commit that makes it true, so that no list has to be searched.
 
 use covault_core::{
     fault::Fault,
-    ids::VaultId,
+    ids::{RequestId, VaultId, WalletId},
     networks::Payload,
     request::{RequestState, SigningRequest},
 };
@@ -24,6 +24,30 @@ pub fn requests_with(vault: VaultId, term: &str) -> Key {
     Key::new(KeySpace::RequestTerm, &[vault.as_bytes(), hash])
 }
 
+/// The same of those that a wallet of the vault signs. It is no word: a wallet that is paid is found by its address.
+pub fn requests_of_wallet(vault: VaultId, wallet: WalletId) -> Key {
+    let parts: [&[u8]; 2] = [vault.as_bytes(), wallet.as_bytes()];
+    Key::new(KeySpace::RequestTerm, &parts)
+}
+
+/// Where a request is in such a part: when it was made, in milliseconds since the Unix epoch, and its id.
+pub type RequestPlace = (u64, RequestId);
+
+/// The key of a request in such a part.
+pub fn key(part: &Key, (created_at_ms, id): RequestPlace) -> Key {
+    let created = created_at_ms.to_be_bytes();
+    let parts = [part.bytes.as_slice(), &created, id.as_bytes()];
+    Key::new(part.space, &parts)
+}
+
+/// The request of such a key; nothing where it is none.
+pub fn place(part: &Key, key: &Key) -> Option<RequestPlace> {
+    let rest = key.bytes.strip_prefix(part.bytes.as_slice())?;
+    let (created, id) = rest.split_first_chunk()?;
+    let id = RequestId::from_bytes(id.try_into().ok()?);
+    Some((u64::from_be_bytes(*created), id))
+}
+
 /// Adds the rows of what a request has become known by: `before` is what it was, nothing when it is new.
 ///
 /// # Errors
@@ -34,7 +58,10 @@ pub fn add(
     request: &SigningRequest,
     payload: Option<&Payload>,
 ) -> Result<(), Fault> {
-    let mut terms = Vec::new();
+    let (mut parts, mut terms) = (Vec::new(), Vec::new());
+    if before.is_none() {
+        parts.push(requests_of_wallet(request.vault, request.wallet));
+    }
     if let (None, Some(payload)) = (before, payload) {
         terms.extend(payload.recipients(request.network));
     }
@@ -43,11 +70,10 @@ pub fn add(
         let hashes = hashes(request).split(',');
         terms.extend(hashes.filter(|hash| !hash.is_empty()).map(str::to_owned));
     }
-    for term in terms.into_iter().take(MAX_TERMS) {
-        let part = requests_with(request.vault, &term);
-        let created = request.created_at_ms.to_be_bytes();
-        let parts = [part.bytes.as_slice(), &created, request.id.as_bytes()];
-        let key = Key::new(part.space, &parts);
+    let terms = terms.iter().take(MAX_TERMS);
+    parts.extend(terms.map(|term| requests_with(request.vault, term)));
+    for part in parts {
+        let key = key(&part, (request.created_at_ms, request.id));
         batch.put(key, Precondition::Any, rows::encode(&())?);
     }
     Ok(())

@@ -145,8 +145,8 @@ pub enum KeySpace {
     /// Chain -> how far its balances were compared with the transfers; chain, account, token (nothing: the coin) -> what
     /// came of that.
     BalanceCheck = 69,
-    /// Vault id, hash of a word, time of creation, request id -> nothing: the requests of a vault by whom they pay, and by
-    /// the hashes of their transactions.
+    /// Vault id, hash of a word or id of a wallet, time of creation, request id -> nothing: the requests of a vault by the
+    /// wallet that signs them, by whom they pay, and by the hashes of their transactions.
     RequestTerm = 70,
     /// Chain, address -> the present sweep of a deposit wallet, or the last one.
     Sweep = 71,

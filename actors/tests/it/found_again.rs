@@ -1,6 +1,9 @@
-//! Requests are found again by whom they pay and by the hash of their transaction.
+//! Requests are found again by who pays, whom they pay, and the hash of their transaction.
 
-use std::sync::{Arc, Mutex, atomic::Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, atomic::Ordering},
+};
 
 use async_trait::async_trait;
 use covault_actors::{
@@ -59,11 +62,11 @@ fn payment(from: &str, value: &str) -> Kind {
 /// The requests of a vault that have a word, the newest first.
 async fn found(gateway: &Gateway, vault: VaultId, term: &str) -> Vec<String> {
     let caller = admin();
-    let found = gateway
-        .pages(&caller)
-        .requests_with(vault, term, MOST)
-        .await;
-    found.unwrap().iter().map(RequestId::to_string).collect()
+    let words = BTreeSet::from([term.to_owned()]);
+    let pages = gateway.pages(&caller);
+    let found = pages.requests_about(vault, &words, None, MOST).await;
+    let found = found.unwrap();
+    found.iter().map(|(_, id)| id.to_string()).collect()
 }
 
 /// What the vault had to do with [`TO`] before the request.
@@ -109,8 +112,8 @@ async fn requests__should_be_found_by_whom_they_pay_and_by_their_hash_from_the_c
         let hash = outcome(&gateway, &request.uuid).await.tx_hash;
         made.insert(0, (request.uuid, hash));
     }
-    // One row in the commit of each request, and one in that of its success.
-    assert_eq!(*store.commits.lock().unwrap(), [1; 4]);
+    // Two rows in the commit of each request, and one in that of its success.
+    assert_eq!(*store.commits.lock().unwrap(), [2, 1, 2, 1]);
     let uuids: Vec<_> = made.iter().map(|(uuid, _)| uuid.clone()).collect();
     for term in [TO.to_owned(), TO.to_lowercase(), TO.to_uppercase()] {
         assert_eq!(found(&gateway, vault_id, &term).await, uuids, "{term}");
@@ -126,16 +129,77 @@ async fn requests__should_be_found_by_whom_they_pay_and_by_their_hash_from_the_c
         vaults: VaultScope::Only(vec![other]),
         ..admin()
     };
-    let hidden = gateway
-        .pages(&stranger)
-        .requests_with(vault_id, TO, MOST)
-        .await;
+    let words = BTreeSet::from([TO.to_owned()]);
+    let pages = gateway.pages(&stranger);
+    let hidden = pages.requests_about(vault_id, &words, None, MOST).await;
     assert_eq!(hidden.unwrap_err().message(), "Invalid uuid");
 
-    // Messages pay nobody and have no hash.
+    // Messages pay nobody and have no hash: only who signs them is known.
+    world.clock.ahead_ms.fetch_add(1, Ordering::SeqCst);
     let message = create(&gateway, raw(&from)).await;
     outcome(&gateway, &message.uuid).await;
-    assert_eq!(store.commits.lock().unwrap().len(), 4);
+    assert_eq!(*store.commits.lock().unwrap(), [2, 1, 2, 1, 1]);
+    let mut signed = vec![message.uuid];
+    signed.extend(uuids);
+    assert_eq!(found(&gateway, vault_id, &from).await, signed);
+    assert!(found(&gateway, other, &from).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_a_wallet__should_follow_with_those_that_pay_it_page_by_page() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault_id = vault(&gateway, "main").await;
+    let [cash, savings] = [
+        evm_wallet(&gateway, vault_id).await,
+        evm_wallet(&gateway, vault_id).await,
+    ];
+    let mut about_cash = Vec::new();
+    for number in 0..7_u32 {
+        world.clock.ahead_ms.fetch_add(1, Ordering::SeqCst);
+        // What another wallet pays to somebody else is not about this one.
+        let (from, to) = match number {
+            2 => (&savings, cash.as_str()),
+            4 => (&savings, TO),
+            // A wallet that pays itself is listed once.
+            5 => (&cash, cash.as_str()),
+            _ => (&cash, TO),
+        };
+        let mut kind = send_native(from);
+        kind.to = to.into();
+        let request = create(&gateway, Kind::EvmSendNative(kind)).await;
+        if number != 4 {
+            about_cash.insert(0, request.uuid);
+        }
+    }
+    let caller = admin();
+    let pages = gateway.pages(&caller);
+    let words = BTreeSet::from([cash.clone()]);
+    for most in [1, 2, 4, 100] {
+        let (mut before, mut found) = (None, Vec::new());
+        loop {
+            let page = pages.requests_about(vault_id, &words, before, most).await;
+            let page = page.unwrap();
+            assert!(page.len() <= most);
+            found.extend(page.iter().map(|(_, id)| id.to_string()));
+            match page.last() {
+                Some(last) => before = Some(*last),
+                None => break,
+            }
+        }
+        assert_eq!(found, about_cash, "{most}");
+    }
+    // Whom it has paid is another question.
+    let paid = found(&gateway, vault_id, TO).await;
+    assert!(!paid.contains(&about_cash[1]), "{paid:?}");
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let coin = Asset::coin(ChainScope {
+        network: Network::Evm,
+        chain_id: Some(CHAIN),
+    });
+    let but = (vault_id, nobody.parse().unwrap(), u64::MAX);
+    let history = pages.history_of(but, &cash, &coin, MOST).await.unwrap();
+    assert_eq!((history.looked, history.signed + history.others), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

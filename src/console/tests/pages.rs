@@ -1,5 +1,7 @@
 //! Pages beside those of gestures: who sees which, and what they say.
 
+use std::collections::BTreeSet;
+
 use covault_actors::operations::CreateToken;
 
 use super::*;
@@ -229,6 +231,56 @@ async fn search__should_find_by_address_and_uuid_behind_any_number_of_newer_requ
     }
     let found = next.contains(&format!("/requests/{uuid}\""));
     assert!(found && pages == 6, "{pages}: {next}");
+}
+
+#[tokio::test]
+async fn search__should_list_what_a_wallet_signs_and_is_paid_behind_any_number_of_others() {
+    let (world, approver, vault, cash) = world("treasury").await;
+    let savings = world.wallet(&vault, "savings").await;
+    let mut of_savings = BTreeSet::new();
+    for number in 0..250 {
+        of_savings.insert(world.message(&savings, &format!("{number}"), "").await);
+    }
+    of_savings.insert(world.payment(&cash, &savings, 5, "").await);
+    for number in 0..120 {
+        world.message(&cash, &format!("message {number}"), "").await;
+    }
+    for chosen in [savings.clone(), savings.to_lowercase()] {
+        let mut path = format!("/history?vault={vault}&search={chosen}");
+        let (mut found, mut pages) = (BTreeSet::new(), 0);
+        loop {
+            let page = world.get(&path, &approver.cookie).await.text;
+            let shown = named_in(&page, &of_savings);
+            if shown.is_empty() {
+                break;
+            }
+            // A page of a hundred has no others, and nothing twice.
+            assert_eq!(page.matches("<td data-label=\"What\"").count(), shown.len());
+            assert!(shown.is_disjoint(&found));
+            found.extend(shown);
+            pages += 1;
+            let next = page.split("href=\"").find(|it| it.contains("before="));
+            let Some(next) = next else {
+                break;
+            };
+            path = next.split('"').next().unwrap().replace("&#38;", "&");
+        }
+        assert_eq!((found.len(), pages), (251, 3), "{chosen}");
+    }
+    // In every vault, and as a file.
+    let path = format!("/history?vault=every&search={savings}");
+    let page = world.get(&path, &approver.cookie).await.text;
+    assert!(!named_in(&page, &of_savings).is_empty(), "{page}");
+    let path = format!("/history.csv?vault={vault}&search={savings}");
+    let file = world.get(&path, &approver.cookie).await.text;
+    assert_eq!(file.lines().count(), 1 + 251, "{file}");
+    let all = of_savings.iter().all(|uuid| file.contains(uuid));
+    assert!(all && !file.contains("message 1"), "{file}");
+}
+
+fn named_in(page: &str, uuids: &BTreeSet<String>) -> BTreeSet<String> {
+    let shown = |uuid: &&String| page.contains(&format!("/requests/{uuid}\""));
+    uuids.iter().filter(shown).cloned().collect()
 }
 
 #[tokio::test]

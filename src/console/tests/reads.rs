@@ -104,12 +104,19 @@ async fn histories__should_read_no_more_of_the_store_than_a_page_needs() {
     let last = counts.last.as_str();
     let (fifty, hundred) = (50 * OF_A_REQUEST, 100 * OF_A_REQUEST);
     let by_uuid = format!("search={last}");
+    let by_wallet = format!("search={}", counts.from);
     for (query, part, most) in [
         ("", "/requests/", fifty),
         // As many as a page shows, and two rows of each one that is passed over.
         ("status=pending", "Found 50 among 50", fifty + 100),
         ("status=failed", "Found 0 among 500", 2 * 500),
         (&by_uuid, "Found 1. Looked at all", OF_A_REQUEST),
+        // Beside each request, its row of the index.
+        (
+            &by_wallet,
+            "Found 100. Looked at the newest 100",
+            hundred + 100,
+        ),
         ("search=rent", "the newest 100 requests", hundred),
         ("search=nowhere", "the newest 100 requests", hundred),
         ("search=rent&page=4", "behind the newest 200.", hundred),
@@ -119,6 +126,19 @@ async fn histories__should_read_no_more_of_the_store_than_a_page_needs() {
         assert!(text.contains(part), "{query}: {text}");
         assert!(rows <= most + OF_A_PAGE, "{query}: {rows} rows");
     }
+    // A page in the middle of what is found takes as much as the first.
+    let (mut query, mut pages) = (by_wallet.clone(), 0);
+    loop {
+        let (text, rows) = counts.history(&query).await;
+        assert!(rows <= hundred + 100 + OF_A_PAGE, "{query}: {rows} rows");
+        pages += 1;
+        let Some((_, next)) = text.split_once("before=") else {
+            break;
+        };
+        let next = next.split('"').next().unwrap();
+        query = format!("{by_wallet}&before={next}");
+    }
+    assert_eq!(pages, 7);
     // What is found by the index goes on with the texts.
     let (text, _) = counts.history(&by_uuid).await;
     let next = "page=2";
