@@ -200,6 +200,8 @@ pub async fn add(
                 Some(said) => Text::new(said.in_units(spend.units)),
                 None => Text::default(),
             };
+            let named = spend.named_decimals.zip(found.of_token.as_ref());
+            spend.differs = named.is_some_and(|(named, said)| named != said.decimals());
             spend.whose.clone_from(&found.whose);
             spend.history.clone_from(&found.history);
             spend.is_new = found.is_new;
@@ -296,7 +298,7 @@ async fn found(
             Some(said) => said.in_units(amount),
             None => units(&spend.of, amount),
         };
-        (found.history, found.is_new) = history_line(request, history, units);
+        (found.history, found.is_new) = history_line(request, history, &spend.of, units);
     }
     found
 }
@@ -312,10 +314,11 @@ fn units(asset: &Asset, amount: U256) -> String {
 fn history_line(
     request: &wire::SigningRequest,
     history: Result<RecipientHistory, Fault>,
+    asset: &Asset,
     units: impl Fn(U256) -> String,
 ) -> (String, bool) {
     match history {
-        Ok(history) => (in_words(&history, units), history.signed == 0),
+        Ok(history) => (in_words(&history, asset, units), history.signed == 0),
         Err(fault) => {
             let uuid = &request.uuid;
             tracing::error!(
@@ -330,7 +333,7 @@ fn history_line(
 }
 
 /// What a vault had to do with a recipient, in a sentence.
-fn in_words(history: &RecipientHistory, units: impl Fn(U256) -> String) -> String {
+fn in_words(history: &RecipientHistory, asset: &Asset, units: impl Fn(U256) -> String) -> String {
     let RecipientHistory {
         signed,
         amount,
@@ -348,17 +351,28 @@ fn in_words(history: &RecipientHistory, units: impl Fn(U256) -> String) -> Strin
         1 => " Not paid so far: 1 more request to pay it.".to_owned(),
         others => format!(" Not paid so far: {others} more requests to pay it."),
     };
+    // Many pay the contract of a token: it is not about that address.
+    let to = match asset.token {
+        Some(_) => ", to which the tokens go",
+        None => "",
+    };
+    let units = |amount: U256| match (amount.is_zero(), &asset.token) {
+        (true, Some(_)) => "none of this token".to_owned(),
+        (true, None) => "none of this coin".to_owned(),
+        (false, Some(_)) => format!("{} of this token", units(amount)),
+        (false, None) => units(amount),
+    };
     match (signed, last_at_ms) {
         (0, _) => {
-            format!("First payment to this address: this vault has signed none{among}.{failed}")
+            format!("First payment to this address{to}: this vault has signed none{among}.{failed}")
         }
         (1, Some(last)) => format!(
-            "One payment to this address was signed before{among}: {} of this asset, on {}.{failed}",
+            "One payment to this address was signed before{among}: {}, on {}.{failed}",
             units(*amount),
             Time::new(*last).people
         ),
         (several, last) => format!(
-            "{several} payments to this address were signed before{among}: {} of this asset together, the last on {}.{failed}",
+            "{several} payments to this address were signed before{among}: {} together, the last on {}.{failed}",
             units(*amount),
             Time::new(last.unwrap_or_default()).people
         ),
@@ -402,7 +416,7 @@ async fn rule(
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::networks::Network;
+    use covault_core::networks::{Network, outflow::ChainScope};
 
     use super::*;
 
@@ -415,7 +429,16 @@ mod tests {
             looked: 100,
             is_cut,
         };
-        in_words(&history, |amount| format!("{amount} X"))
+        in_words(&history, &asset(None), |amount| format!("{amount} X"))
+    }
+
+    /// The coin of a chain, or a token there.
+    fn asset(token: Option<&str>) -> Asset {
+        let place = ChainScope::evm(1);
+        Asset {
+            token: token.map(str::to_owned),
+            ..Asset::coin(place)
+        }
     }
 
     #[test]
@@ -431,12 +454,35 @@ mod tests {
         );
         assert_eq!(
             said(1, 0, false),
-            "One payment to this address was signed before: 15 X of this asset, on 2025-11-25 22:10 UTC."
+            "One payment to this address was signed before: 15 X, on 2025-11-25 22:10 UTC."
         );
         assert_eq!(
             said(3, 1, false),
-            "3 payments to this address were signed before: 15 X of this asset together, the last on 2025-11-25 22:10 \
+            "3 payments to this address were signed before: 15 X together, the last on 2025-11-25 22:10 \
              UTC. Not paid so far: 1 more request to pay it."
+        );
+    }
+
+    #[test]
+    fn history__should_be_of_who_gets_the_tokens_and_say_where_none_of_them_was_paid() {
+        let history = |signed| RecipientHistory {
+            signed,
+            amount: U256::ZERO,
+            last_at_ms: (signed > 0).then_some(1_764_108_642_999),
+            others: 0,
+            looked: 1,
+            is_cut: false,
+        };
+        let token = asset(Some("0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"));
+        let said = |signed| in_words(&history(signed), &token, |amount| format!("{amount} X"));
+        assert_eq!(
+            said(0),
+            "First payment to this address, to which the tokens go: this vault has signed none."
+        );
+        // It was paid before, in coins.
+        assert_eq!(
+            said(1),
+            "One payment to this address was signed before: none of this token, on 2025-11-25 22:10 UTC."
         );
     }
 
@@ -444,7 +490,12 @@ mod tests {
     fn recipient__should_not_look_known_where_its_history_could_not_be_looked_up() {
         let request = wire::SigningRequest::default();
         let units = |amount: U256| amount.to_string();
-        let (sentence, is_new) = history_line(&request, Err(Fault::unavailable("not now")), units);
+        let (sentence, is_new) = history_line(
+            &request,
+            Err(Fault::unavailable("not now")),
+            &asset(None),
+            units,
+        );
         assert!(is_new);
         assert_eq!(
             sentence,

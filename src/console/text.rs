@@ -85,6 +85,10 @@ pub struct SpendView {
     pub recipient: Text,
     /// As the request's own decimals have it, which are not part of what is signed; empty without any.
     pub by_payload: String,
+    /// The decimals of a token that the request names.
+    pub named_decimals: Option<usize>,
+    /// The request names other decimals than the token's contract.
+    pub differs: bool,
     /// As the contract of the token says, through nodes that may lie; empty where they do not.
     pub by_chain: Text,
     /// The service's own wallet that the recipient is; empty where it is none that the person sees.
@@ -110,6 +114,8 @@ impl SpendView {
             asset: Text::new(spend.asset.to_string()),
             recipient: Text::new(spend.recipient.as_deref().unwrap_or_default()),
             by_payload: String::new(),
+            named_decimals: None,
+            differs: false,
             by_chain: Text::default(),
             whose: Text::default(),
             history: String::new(),
@@ -125,8 +131,14 @@ impl SpendView {
     pub fn with_decimals(mut self, decimals: Option<usize>) -> Self {
         if let (Some(decimals), Some(_)) = (decimals, &self.of.token) {
             self.by_payload = in_decimals(self.units, decimals);
+            self.named_decimals = Some(decimals);
         }
         self
+    }
+
+    /// Whether it is of a token: decimals and symbol are no part of what is signed.
+    pub fn is_of_token(&self) -> bool {
+        self.of.token.is_some()
     }
 }
 

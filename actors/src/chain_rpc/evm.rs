@@ -5,7 +5,7 @@ mod fees;
 mod refusals;
 mod sightings;
 mod simulation;
-mod tokens;
+pub(super) mod tokens;
 mod tracing;
 
 use std::collections::BTreeMap;

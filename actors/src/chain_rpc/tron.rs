@@ -34,8 +34,9 @@ use self::{
 use super::{
     BlockSource, BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainRefusal,
     EndpointHealth, FeeEstimate, Objection, ObjectionKind, SimulationOutcome, SimulationRequest,
-    TrackedTransaction, TransactionSighting, TransferBurn,
+    TokenFacts, TrackedTransaction, TransactionSighting, TransferBurn,
     client::{ChainCall, Client},
+    evm::tokens,
     exchange::{ParsedResponse, short},
     is_void,
     pool::NodePool,
@@ -59,6 +60,9 @@ const FINAL_MS: u64 = 60_000;
 
 /// Selector of `balanceOf(address)` (TIP-20).
 const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
+/// Selectors of `decimals()` and `symbol()`.
+const DECIMALS: [u8; 4] = [0x31, 0x3c, 0xe5, 0x67];
+const SYMBOL: [u8; 4] = [0x95, 0xd8, 0x9b, 0x41];
 /// Selector of `transfer(address,uint256)` (TIP-20).
 const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
 
@@ -336,6 +340,19 @@ impl ChainClient for TronNode {
             })
     }
 
+    /// Of contracts; a TRC-10 token is a number.
+    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+        let ask = |selector: [u8; 4]| {
+            let call = constant(token, token, &selector).about("a token");
+            self.http.quorum(call.reading(output), String::eq)
+        };
+        let decimals = ask(DECIMALS).await?;
+        // Some tokens have none.
+        let symbol = ask(SYMBOL).await.unwrap_or_default();
+        let facts = tokens::facts(&decimals, &symbol);
+        facts.ok_or_else(|| ChainError::unknown("the contract does not say its decimals"))
+    }
+
     /// Nodes try calls of contracts, and nothing else.
     async fn simulate(&self, trial: &SimulationRequest) -> Option<SimulationOutcome> {
         let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
@@ -485,6 +502,14 @@ fn holding(found: &Value) -> ParsedResponse<Option<[u8; 32]>> {
     tried(found).and_then(|tried| {
         let tried = tried.ok();
         ParsedResponse::Value(tried.and_then(|tried| tried.output.first_chunk().copied()))
+    })
+}
+
+/// What a call gives back, in hex digits with `0x`; nothing where it fails.
+fn output(found: &Value) -> ParsedResponse<String> {
+    tried(found).and_then(|tried| {
+        let output = tried.map(|tried| hex::encode(tried.output));
+        ParsedResponse::Value(format!("0x{}", output.unwrap_or_default()))
     })
 }
 

@@ -92,6 +92,13 @@ impl TronTestState {
                 if body["contract_address"] != TOKEN {
                     let words = hex::encode("Smart contract is not exist.");
                     json!({"result": {"code": "CONTRACT_VALIDATE_ERROR", "message": words}})
+                } else if let "313ce567" | "95d89b41" = data {
+                    // USDT, as the ABI has a text.
+                    let said = match data {
+                        "313ce567" => format!("{:064x}", 6),
+                        _ => format!("{:064x}{:064x}{:0<64}", 32, 4, hex::encode("USDT")),
+                    };
+                    json!({"result": {"result": true}, "energy_used": 400, "constant_result": [said]})
                 } else if let Some(owner) = data.strip_prefix("70a08231") {
                     assert_eq!(owner.len(), 64);
                     json!({
@@ -564,6 +571,22 @@ async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
         matches!(nowhere, Err(ChainError::Refused(_))),
         "{nowhere:?}"
     );
+}
+
+#[tokio::test]
+async fn tron_tokens__should_say_their_decimals_and_symbol() {
+    let node = TronTestNode::start(TronTestState::default()).await;
+    let client = connect(&[&node]);
+    let facts = client.token_facts(TOKEN).await.unwrap();
+    assert_eq!((facts.decimals, facts.symbol.as_str()), (6, "USDT"));
+    // Where there is no contract, nothing is known.
+    for other in [FROM, "1000001"] {
+        let unknown = client.token_facts(other).await;
+        assert!(
+            matches!(unknown, Err(ChainError::Unknown(_))),
+            "{unknown:?}"
+        );
+    }
 }
 
 #[tokio::test]

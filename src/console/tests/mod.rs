@@ -9,6 +9,7 @@ mod lists;
 mod pages;
 mod people;
 mod reads;
+mod tokens;
 
 use axum::{
     body::Body,
