@@ -1,4 +1,4 @@
-//! Style and scripts, in the program.
+//! Style and script, in the program.
 
 use std::sync::LazyLock;
 
@@ -39,18 +39,12 @@ pub static SCRIPT: LazyLock<StaticAsset> = LazyLock::new(|| {
     let text = include_str!("static/console.js");
     StaticAsset::new("text/javascript; charset=utf-8", text)
 });
-/// How they notice changes.
-pub static LIVE: LazyLock<StaticAsset> = LazyLock::new(|| {
-    let text = include_str!("static/live.js");
-    StaticAsset::new("text/javascript; charset=utf-8", text)
-});
 
 /// What a path names.
 pub fn fixed(path: &[&str]) -> Option<&'static StaticAsset> {
     match path {
         ["static", "console.css"] => Some(&STYLE),
         ["static", "console.js"] => Some(&SCRIPT),
-        ["static", "live.js"] => Some(&LIVE),
         _ => None,
     }
 }

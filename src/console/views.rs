@@ -12,7 +12,7 @@ use covault_core::{
 };
 
 use super::{
-    assets::{LIVE, SCRIPT, STYLE, StaticAsset},
+    assets::{SCRIPT, STYLE, StaticAsset},
     text::{SpendView, Text, Time},
 };
 use crate::{approving::ContractCheck, units::in_units};
@@ -28,8 +28,6 @@ pub struct Shell {
     pub style: &'static StaticAsset,
     /// What it does.
     pub script: &'static StaticAsset,
-    /// How it notices changes.
-    pub live: &'static StaticAsset,
     /// Which part of the console it is.
     pub part: &'static str,
     /// Who has signed in.
@@ -55,7 +53,6 @@ impl Shell {
         Self {
             style: &STYLE,
             script: &SCRIPT,
-            live: &LIVE,
             part,
             person: Some(PersonView {
                 name: Text::new(&signed_in.user.name),
@@ -73,7 +70,6 @@ impl Shell {
         Self {
             style: &STYLE,
             script: &SCRIPT,
-            live: &LIVE,
             part: "",
             person: None,
             node: None,

@@ -1,14 +1,11 @@
-// What only a script can do: ask a passkey. Every text goes in as text, never as HTML.
+// What only a script can do: ask a passkey, and notice changes. Every text goes in as text, never as HTML.
 'use strict';
 const one = (name, under = document) => under.querySelector(`[${name}]`);
 const all = (name, under = document) => [...under.querySelectorAll(`[${name}]`)];
-
 const say = (text, good = false, at = one('data-said')) => {
   at.textContent = text;
-  at.classList.toggle('good', good);
-  at.classList.toggle('bad', !good);
+  at.className = `said ${good ? 'good' : 'bad'}`;
 };
-
 const post = async (path, body) => {
   const headers = { 'content-type': 'application/json', accept: 'application/json' };
   const response = await fetch(path, { method: 'POST', headers, body: JSON.stringify(body) });
@@ -17,35 +14,21 @@ const post = async (path, body) => {
   if (answer.error) throw new Error(answer.error);
   return answer;
 };
-
 const bytes = (text) => Uint8Array.from(atob(text.replaceAll('-', '+').replaceAll('_', '/')), (it) => it.charCodeAt(0));
 const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
   .replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
-
 // Browsers before 2025 lack the helpers for JSON.
-const withBytes = (options) => {
-  const read = { ...options, challenge: bytes(options.challenge) };
-  if (options.user) read.user = { ...options.user, id: bytes(options.user.id) };
-  for (const list of ['allowCredentials', 'excludeCredentials']) {
-    if (options[list]) read[list] = options[list].map((it) => ({ ...it, id: bytes(it.id) }));
-  }
-  return read;
-};
+const withId = (it) => it && { ...it, id: bytes(it.id) };
+const withBytes = ({ challenge, user, allowCredentials, excludeCredentials, ...rest }) => ({
+  ...rest, challenge: bytes(challenge), user: withId(user),
+  allowCredentials: allowCredentials?.map(withId), excludeCredentials: excludeCredentials?.map(withId),
+});
 const toGet = (options) => PublicKeyCredential.parseRequestOptionsFromJSON?.(options) ?? withBytes(options);
 const toCreate = (options) => PublicKeyCredential.parseCreationOptionsFromJSON?.(options) ?? withBytes(options);
-
 const assertion = async (options) => {
-  const made = await navigator.credentials.get({ publicKey: toGet(options) });
-  const { authenticatorData, clientDataJSON, signature, userHandle } = made.response;
-  return {
-    id: base64(made.rawId),
-    response: {
-      authenticatorData: base64(authenticatorData),
-      clientDataJSON: base64(clientDataJSON),
-      signature: base64(signature),
-      userHandle: userHandle ? base64(userHandle) : null,
-    },
-  };
+  const { rawId, response } = await navigator.credentials.get({ publicKey: toGet(options) });
+  const names = ['authenticatorData', 'clientDataJSON', 'signature', 'userHandle'];
+  return { id: base64(rawId), response: Object.fromEntries(names.map((it) => [it, response[it] && base64(response[it])])) };
 };
 
 // Runs something once at a time, and tells what went wrong.
@@ -53,19 +36,14 @@ const on = (button, work) => button?.addEventListener('click', async () => {
   if (!window.PublicKeyCredential) return say('This browser has no passkeys.');
   button.disabled = true;
   say('');
-  try {
-    await work();
-  } catch (error) {
-    say(error.name === 'NotAllowedError' ? 'Your passkey was not used: cancelled, too late, or none that fits.' : error.message);
-  }
+  await Promise.resolve().then(work).catch(({ name, message }) => say(name === 'NotAllowedError'
+    ? 'Your passkey was not used: cancelled, too late, or none that fits.' : message));
   button.disabled = false;
 });
-
 on(one('data-sign-in'), async () => {
   const begun = await post('/sign-in/begin', {});
   const credential = await assertion(begun.publicKey);
-  const { next } = await post('/sign-in', { token: begun.token, credential });
-  location.assign(next);
+  location.assign((await post('/sign-in', { token: begun.token, credential })).next);
 });
 
 // The link is a secret: it does not stay in the address bar, where histories and extensions read it.
@@ -78,17 +56,12 @@ const takeLink = () => {
 takeLink();
 addEventListener('hashchange', takeLink);
 on(one('data-enrol-start'), async () => {
-  const begun = await post('/enrol/begin', { link });
-  const made = await navigator.credentials.create({ publicKey: toCreate(begun.publicKey) });
-  const publicKey = made.response.getPublicKey();
-  if (!publicKey) throw new Error('This passkey is of a kind that approves nothing here.');
-  const flags = new Uint8Array(made.response.getAuthenticatorData())[32];
-  const passkey = {
-    keyName: begun.keyName,
-    credentialId: base64(made.rawId),
-    publicKey: base64(publicKey),
-    backupEligible: (flags & 8) !== 0,
-  };
+  const { keyName, publicKey } = await post('/enrol/begin', { link });
+  const { rawId, response } = await navigator.credentials.create({ publicKey: toCreate(publicKey) });
+  const made = response.getPublicKey();
+  if (!made) throw new Error('This passkey is of a kind that approves nothing here.');
+  const backupEligible = (new Uint8Array(response.getAuthenticatorData())[32] & 8) !== 0;
+  const passkey = { keyName, credentialId: base64(rawId), publicKey: base64(made), backupEligible };
   const proof = await post('/enrol/prove', passkey);
   const credential = await assertion(proof.publicKey);
   const done = await post('/enrol', { link, passkey, credential });
@@ -104,36 +77,74 @@ const gesture = async (path, begin) => {
   const begun = await post(`${path}/begin`, { form_token, ...begin });
   const credential = await assertion(begun.publicKey);
   const { results } = await post(path, { form_token, ...begun.form, credential });
-  for (const { uuid, done, text } of results) {
-    say(text, done, one('data-outcome', one(`data-request="${CSS.escape(uuid)}"`)));
-  }
+  const outcome = (uuid) => one('data-outcome', one(`data-request="${CSS.escape(uuid)}"`));
+  results.forEach(({ uuid, done, text }) => say(text, done, outcome(uuid)));
   one('data-actions').hidden = true;
   const done = results.filter((it) => it.done).length;
   say(`${done} of ${results.length} done`, done === results.length);
 };
-const requests = form ? all('data-request', form) : [];
-// What was shown goes along: a gesture is refused when the request has become another one since.
-const shown = (it) => ({ uuid: it.dataset.request, shown: it.dataset.shown });
-on(form && one('data-approve', form), () => gesture('/approve', {
-  items: requests.map((it) => ({ ...shown(it), fee: one('data-fee', it)?.value ?? '' })),
-}));
-// Where requests of several vaults are shown, there is a button for each vault.
-const rejects = form ? all('data-reject', form) : [];
-rejects.forEach((button) => on(button, () => gesture('/reject', {
-  items: requests.filter((it) => [undefined, '', it.dataset.vault].includes(button.dataset.reject)).map(shown),
-  reason: one('data-reason', form).value,
-})));
-form?.addEventListener('submit', (event) => event.preventDefault());
-
+if (form) {
+  const requests = all('data-request', form);
+  // What was shown goes along: a gesture is refused when the request has become another one since.
+  const shown = (it) => ({ uuid: it.dataset.request, shown: it.dataset.shown });
+  on(one('data-approve', form), () => gesture('/approve', {
+    items: requests.map((it) => ({ ...shown(it), fee: one('data-fee', it)?.value ?? '' })),
+  }));
+  // Where requests of several vaults are shown, there is a button for each vault.
+  all('data-reject', form).forEach((button) => on(button, () => gesture('/reject', {
+    items: requests.filter((it) => [undefined, '', it.dataset.vault].includes(button.dataset.reject)).map(shown),
+    reason: one('data-reason', form).value,
+  })));
+  form.addEventListener('submit', (event) => event.preventDefault());
+}
 const chooseAll = one('data-choose-all');
-if (chooseAll) {
-  one('data-all').hidden = false;
-  const boxes = [...document.querySelectorAll('input[name=uuid]')];
-  chooseAll.addEventListener('change', () => boxes.forEach((box) => { box.checked = chooseAll.checked; }));
+if (chooseAll) one('data-all').hidden = false;
+chooseAll?.addEventListener('change', () => all('name=uuid').forEach((box) => { box.checked = chooseAll.checked; }));
+for (const time of all('datetime')) {
+  time.title = time.textContent;
+  time.textContent = new Date(time.dateTime).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' });
 }
 
-for (const time of document.querySelectorAll('time[datetime]')) {
-  const at = new Date(time.dateTime);
-  time.title = time.textContent;
-  time.textContent = at.toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' });
+// A page notices that what it shows has changed. Nothing is taken away from a person who is choosing or reading: only a list that
+// nobody has touched loads again, and one that changes all the time stands still long enough to be read.
+const live = one('data-live');
+let events, retry, silence, again;
+const tell = () => { live.hidden = false; };
+// A page that nobody looks at must not keep its session alive.
+const note = () => { sessionStorage.used = Date.now(); };
+const isKept = () => form || document.querySelector('input:checked') || Date.now() - sessionStorage.used > 20 * 60_000;
+const reload = () => (isKept() ? tell() : location.reload());
+const changed = () => (isKept() ? tell() : (again ??= setTimeout(reload, 10_000 - performance.now())));
+const hears = () => { silence = clearTimeout(silence); };
+// From the first moment on: each try to connect again fails by itself.
+const waits = () => { silence ??= setTimeout(tell, 15_000); };
+const listen = () => {
+  events?.close();
+  clearTimeout(retry);
+  hears();
+  // A browser has few connections to one place: a page that nobody sees holds none.
+  if (document.hidden) return;
+  events = new EventSource(live.dataset.events ?? '/events');
+  waits();
+  events.addEventListener('open', hears);
+  events.addEventListener('changed', changed);
+  // What has come between the page and the stream.
+  events.addEventListener('pending', ({ data }) => (live.dataset.pending ?? data) === data || changed());
+  events.addEventListener('error', () => {
+    waits();
+    // An answer that is no stream ends it for good.
+    if (events.readyState !== EventSource.CLOSED) return;
+    tell();
+    retry = setTimeout(listen, 10_000 + Math.random() * 20_000);
+  });
+};
+if (live) {
+  ['keydown', 'pointerdown'].forEach((kind) => addEventListener(kind, note));
+  if (!sessionStorage.used) note();
+  document.addEventListener('visibilitychange', () => {
+    // Pages without a mark cannot tell what came while nobody saw them.
+    if (!document.hidden && !('pending' in live.dataset)) tell();
+    listen();
+  });
+  listen();
 }

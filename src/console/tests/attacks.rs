@@ -280,7 +280,6 @@ async fn texts_of_others__should_be_shown_as_texts() {
             scripts,
             page.text
                 .matches("<script src=\"/static/console.js")
-                .chain(page.text.matches("<script src=\"/static/live.js"))
                 .count(),
             "{path}"
         );
@@ -345,7 +344,6 @@ async fn answers__should_tell_browsers_what_not_to_do() {
         ("/", ""),
         ("/nowhere", &person.cookie),
         ("/static/console.js", ""),
-        ("/static/live.js", ""),
     ] {
         let said = world.get(path, cookie).await;
         let header = |name: &str| said.headers[name].to_str().unwrap().to_owned();
@@ -461,11 +459,7 @@ async fn proxy_of_the_console__should_give_people_addresses_and_api_clients_none
 async fn script__should_be_kept_only_under_its_own_version_and_have_its_hash_on_the_page() {
     let world = World::new().await;
     let page = world.get("/sign-in", "").await.text;
-    for file in [
-        "/static/console.js",
-        "/static/live.js",
-        "/static/console.css",
-    ] {
+    for file in ["/static/console.js", "/static/console.css"] {
         let (_, tag) = page.split_once(file).expect(file);
         let (version, tag) = tag.split_once('"').expect(file);
         let (_, tag) = tag.split_once("integrity=\"sha256-").expect(file);

@@ -384,13 +384,25 @@ async fn empty_pages__should_say_what_to_do() {
     }
 }
 
+#[test]
+fn script__should_be_one_file_that_a_person_can_read() {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/console/static"));
+    let names = files.unwrap().map(|file| file.unwrap().file_name());
+    let mut scripts: Vec<_> = names.filter(|name| name != "console.css").collect();
+    assert_eq!(scripts.pop().unwrap(), "console.js");
+    assert!(scripts.is_empty(), "{scripts:?}");
+    let lines = assets::SCRIPT.text.lines();
+    assert!(lines.clone().count() <= 150);
+    assert!(lines.into_iter().all(|line| line.len() <= 140));
+}
+
 #[tokio::test]
 async fn pages__should_be_small() {
     let (world, approver, vault, from) = world("treasury").await;
     for number in 1..=60 {
         world.payment(&from, TO, number, "for the office").await;
     }
-    let kept = assets::STYLE.text.len() + assets::SCRIPT.text.len() + assets::LIVE.text.len();
+    let kept = assets::STYLE.text.len() + assets::SCRIPT.text.len();
     for path in ["/".to_owned(), format!("/history?vault={vault}")] {
         let page = world.get(&path, &approver.cookie).await.text;
         assert!(
