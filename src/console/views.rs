@@ -20,7 +20,7 @@ use crate::{approving::ContractCheck, units::in_units};
 /// Payments of a request that are listed. More are in no batch; a call of a contract may have thousands.
 pub const SPENDS: usize = 300;
 /// Payments of a request that a table shows.
-const FEW: usize = 10;
+const FEW: usize = 3;
 
 /// What surrounds every page.
 pub struct Shell {

@@ -37,7 +37,7 @@ async fn pages__should_stay_small_whatever_payments_are_in_them() {
         let page = world.get(path, &person.cookie).await;
         assert_eq!(page.status, 200, "{}", page.text);
         assert!(page.text.len() < 100_000, "{}", page.text.len());
-        assert!(page.text.contains("and 1991 more"), "{}", page.text);
+        assert!(page.text.contains("and 1998 more"), "{}", page.text);
     }
     let page = world
         .get(&format!("/requests/{}", uuids[0]), &person.cookie)
