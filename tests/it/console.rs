@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::support::*;
 
 mod attacks;
+mod every_page;
 mod token_batch;
 
 pub const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
@@ -123,13 +124,28 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let text = fs::read_to_string(&policy).unwrap();
     let rule = format!(
         "batch_contracts = [\"evm:31337:{CONTRACT}\"]\n{text}\n[[approver]]\nname = \"director\"\nkeys = [{:?}]\n\
-         [[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\", \"director\"]\n",
-        public.trim()
+         [[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\", \"director\"]\n\
+         [[approval]]\nneeds = 2\nof = [\"treasurer\", \"controller\"]\nkinds = [\"evmSendNative\"]\nhold_hours = 1\n\
+         above = {{ asset = \"evm:31337\", per_request = \"{}\" }}\n",
+        public.trim(),
+        every_page::HELD_ABOVE
     );
     fs::write(&policy, rule).unwrap();
     for signer in &cluster.signers {
         signer.signal("HUP");
     }
+    // Signing in, by the keyboard; what the cookie is.
+    for name in ["treasurer", "controller"] {
+        let signed_in = people.ask("signIn", name, json!({}));
+        let cookie = &signed_in["cookies"][0];
+        assert_eq!(cookie["name"], "__Host-covault-session");
+        assert_eq!(
+            (&cookie["httpOnly"], &cookie["secure"], &cookie["sameSite"]),
+            (&json!(true), &json!(true), &json!("Strict"))
+        );
+    }
+
+    every_page::empty(&mut people);
     let approvers = [
         format!("treasurer={}", lines[0]),
         format!("controller={}", lines[1]),
@@ -143,17 +159,6 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let api = &cluster.api;
     let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     anvil.fund(&from, 10 * ETHER).await;
-
-    // Signing in, by the keyboard; what the cookie is.
-    for name in ["treasurer", "controller"] {
-        let signed_in = people.ask("signIn", name, json!({}));
-        let cookie = &signed_in["cookies"][0];
-        assert_eq!(cookie["name"], "__Host-covault-session");
-        assert_eq!(
-            (&cookie["httpOnly"], &cookie["secure"], &cookie["sameSite"]),
-            (&json!(true), &json!(true), &json!("Strict"))
-        );
-    }
 
     // A payment of 2 of 3, in two browsers. The inbox notices it by itself.
     people.ask("open", "treasurer", json!({"path": "/"}));
@@ -378,14 +383,19 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let batch_page = said("path").to_owned();
     let new_batch = format!("/batches/new?vault={vault}");
 
-    token_batch::pay(&mut ConsoleStage {
+    let one = format!("treasurer={}", lines[0]);
+    let evil_vault = cluster.create_vault_with(attacks::EVIL_NAME, &["--approver", &one]);
+    let mut stage = ConsoleStage {
         anvil: &anvil,
         api,
         people: &mut people,
         vault: &vault,
         from: &from,
-    })
-    .await;
+    };
+    token_batch::pay(&mut stage).await;
+    every_page::waiting(&mut stage, &evil_vault).await;
+    every_page::batches_by_keys(&mut stage).await;
+    attacks::texts(&mut stage, &evil_vault).await;
     attacks::signing_in(&cluster, &mut people, &origin);
     let evil = attacks::token_with_an_evil_symbol(&anvil, api, &from).await;
     attacks::symbols(&mut people, &evil);
@@ -425,35 +435,23 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let two_page = format!("/requests?uuid={uuid}&uuid={other}");
     let found_page = format!("/history?vault={vault}&search={TO}");
     let request_page = format!("/requests/{uuid}");
-    for (who, path, name) in [
+    let pages = [
         ("treasurer", "/", "inbox"),
         ("deputy", "/", "inbox-empty"),
         ("treasurer", request_page.as_str(), "request"),
         ("treasurer", waits.as_str(), "payment"),
         ("treasurer", call.as_str(), "call"),
         ("treasurer", failed.as_str(), "request-failed"),
-        ("treasurer", "/nowhere", "not-found"),
         ("treasurer", "/history", "history"),
-        ("treasurer", "/vaults", "vaults"),
-        ("treasurer", "/batches", "batches"),
         ("treasurer", batch_page.as_str(), "batch"),
         ("treasurer", new_batch.as_str(), "batch-new"),
         ("treasurer", vault_page.as_str(), "wallets"),
         ("treasurer", wallet_page.as_str(), "wallet"),
         ("treasurer", two_page.as_str(), "together"),
         ("treasurer", found_page.as_str(), "found"),
-        ("treasurer", "/account", "account"),
-        ("treasurer", "/enrol", "enrol"),
-        ("operator", "/nodes", "nodes"),
-        ("operator", "/tokens", "tokens"),
-        ("operator", "/users", "users"),
-        ("operator", "/settings", "settings"),
-        ("auditor", "/audit", "audit"),
-        ("auditor", "/audit/verify?chain=service", "verify"),
-        ("stranger", "/sign-in", "sign-in"),
-    ] {
-        people.look(who, Some(path), name);
-    }
+    ];
+    every_page::all(&mut people, &pages);
+    every_page::assert_no_route_was_left_out(&mut people);
     // By the keyboard alone from the top of a page to what it is about.
     for (who, path, name) in [
         (

@@ -118,6 +118,15 @@ async fn rule_with_the_way_of_nodes__should_be_met_on_the_page_of_a_signer_node_
     })
     .await;
 
+    browser.look("treasurer", None, "node-rejected");
+    browser.look("treasurer", Some("/"), "node-inbox-empty");
+    browser.look("treasurer", Some("/nowhere"), "node-not-found");
+    browser.look(
+        "treasurer",
+        Some(&format!("/requests/{uuid}")),
+        "node-request-ended",
+    );
+
     // The administrator of the node makes links for more passkeys; the others have no page.
     let link = |node: &str| {
         let mut command = covault();
@@ -133,6 +142,19 @@ async fn rule_with_the_way_of_nodes__should_be_met_on_the_page_of_a_signer_node_
     let line = ApproverLine::parse(enrolled["line"].as_str().unwrap()).unwrap();
     assert_eq!(line.passkey.name, "controller@node-1");
     browser.look("controller", None, "node-enrolled");
+    let without_page = [
+        "POST /approve",
+        "POST /approve/begin",
+        "POST /enrol",
+        "POST /enrol/begin",
+        "POST /enrol/prove",
+        "POST /reject",
+        "POST /reject/begin",
+        "POST /sign-in",
+        "POST /sign-in/begin",
+        "POST /sign-out",
+    ];
+    browser.assert_looked_at_all("src/approval_page/mod.rs", &without_page);
     let (done, _, err) = link("signer-2.toml");
     assert!(!done && err.contains("signer.approve_listen"), "{err}");
 }

@@ -24,6 +24,7 @@ const person = async (who) => {
     if (line.type() === 'error') problems.push(line.text());
   });
   page.on('pageerror', (error) => problems.push(String(error)));
+  page.on('dialog', (dialog) => { problems.push(`a script ran: ${dialog.message()}`); dialog.dismiss(); });
   const cdp = await context.newCDPSession(page);
   await cdp.send('WebAuthn.enable');
   const { authenticatorId } = await cdp.send('WebAuthn.addVirtualAuthenticator', {
@@ -73,6 +74,9 @@ const outcome = async (page) => ({
   outcomes: await page.locator('[data-outcome]').allTextContents(),
 });
 
+// The paths of what axe has looked at.
+const inspected = new Set();
+
 // The page in light and dark, wide and 390 px: what is wider than the window, and what axe finds hard to use. Without a path
 // the page stays as it is.
 const inspect = async (page, name, path) => {
@@ -94,6 +98,7 @@ const inspect = async (page, name, path) => {
     }
   }
   await page.setViewportSize({ width: 1000, height: 800 });
+  inspected.add(new URL(page.url()).pathname);
   return { wider, serious };
 };
 
@@ -175,6 +180,43 @@ const commands = {
     await page.keyboard.press('Enter');
     return outcome(page);
   },
+  async rejectByKeys({ who, uuid, reason }) {
+    const { page } = await person(who);
+    await page.goto(`${origin}/requests/${uuid}`);
+    await tabTo(page, '[data-reason]');
+    await page.keyboard.type(reason);
+    await tabTo(page, '[data-reject]');
+    await page.keyboard.press('Enter');
+    return outcome(page);
+  },
+  // From the list of batches to the request that pays one: upload, check, make, and approve the batch.
+  async batchByKeys({ who, vault, file, duplicates }) {
+    const { page } = await person(who);
+    const press = async (selector, key = 'Enter') => {
+      await page.locator(selector).first().waitFor({ timeout: 20_000 });
+      await tabTo(page, selector);
+      await page.keyboard.press(key);
+    };
+    await page.goto(`${origin}/batches?vault=${vault}`);
+    await press('a.button[href^="/batches/new"]');
+    await page.waitForURL(/batches\/new/);
+    const chooser = page.waitForEvent('filechooser');
+    await press('input[type=file]');
+    await (await chooser).setFiles({ name: 'salaries.csv', mimeType: 'text/csv', buffer: Buffer.from(file) });
+    await press('form[action="/batches/check"] button');
+    await page.waitForURL(/batches\/check/);
+    const looked = await inspect(page, 'batch-checked-duplicates');
+    if (looked.wider.length + looked.serious.length > 0) throw new Error(JSON.stringify(looked));
+    const checked = await page.locator('main').innerText();
+    if (duplicates) await press('input[name=duplicates]', 'Space');
+    await press('form[action="/batches"] button');
+    await press('form[action$="/approve"] button');
+    await page.locator('main a[href^="/requests/"]').first().waitFor({ timeout: 20_000 });
+    const path = new URL(page.url()).pathname;
+    await press('main a[href^="/requests/"]');
+    await page.waitForURL(/requests/);
+    return { checked, path, request: new URL(page.url()).pathname.split('/').pop() };
+  },
   async refusedLink({ who, link }) {
     const { page } = await person(who);
     await page.goto(`${origin}/sign-in`);
@@ -213,6 +255,28 @@ const commands = {
     await fillFees(page, fee);
     await page.getByRole('button', { name: /^Approve/ }).click();
     return outcome(page);
+  },
+  // A page with texts of others: all of its text, also what lists of choices have; what was made of it; and what scripts said.
+  async texts({ who, path }) {
+    const { page, problems } = await person(who);
+    await page.goto(`${origin}${path}`);
+    const found = await page.evaluate(() => ({
+      text: document.documentElement.textContent,
+      values: [...document.querySelectorAll('input, textarea')].map((it) => it.value),
+      elements: document.querySelectorAll('main img, main script, main iframe, main svg').length,
+    }));
+    return { ...found, html: await page.content(), problems };
+  },
+  // That a script which turns a text into HTML would be noticed: what was.
+  async provoke({ who, html }) {
+    const { page, problems } = await person(who);
+    await page.goto(`${origin}/account`);
+    await page.evaluate((it) => { try { document.body.insertAdjacentHTML('beforeend', it); } catch { /* refused */ } }, html);
+    await page.evaluate(() => new Promise((resolve) => { setTimeout(resolve, 200); }));
+    return { noticed: problems.splice(0) };
+  },
+  async inspected() {
+    return { paths: [...inspected] };
   },
   // Chosen with the box for all of them.
   async approveChosen({ who }) {

@@ -5,6 +5,107 @@ use super::*;
 /// A text that would be a picture, and turns what follows around.
 const SYMBOL: &str = "U<img src=x>\u{202e}SD";
 
+/// A name of the kind that people register for addresses: markup, with letters that nobody sees. What turns text around is
+/// refused in names.
+pub const EVIL_NAME: &str = "<img src=x onerror=alert(1)>vit\u{200d}kila\u{200b}.eth";
+const SHOWN_NAME: &str = "<img src=x onerror=alert(1)>vit\\u{200d}kila\\u{200b}.eth";
+/// The same as a reference, out of an attribute and an element.
+const EVIL_REF: &str = "\"><script>alert(2)</script>\u{feff}</option></select>'x";
+const SHOWN_REF: &str = "\"><script>alert(2)</script>\\u{feff}</option></select>'x";
+
+/// Names, references and notes of others on every page that shows them: `evil_vault` is called so, too.
+pub async fn texts(stage: &mut ConsoleStage<'_>, evil_vault: &str) {
+    let ConsoleStage {
+        api,
+        people,
+        vault,
+        from,
+        ..
+    } = stage;
+    let html = "<img src=x onerror=alert(3)>";
+    let noticed = people.ask("provoke", "treasurer", json!({"html": html}));
+    assert!(
+        noticed["noticed"].to_string().contains("TrustedHTML"),
+        "{noticed}"
+    );
+    let wallet = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "name": EVIL_NAME, "ref": EVIL_REF});
+    let made = api.ok("createWallet", wallet).await;
+    let evil = made["details"]["address"].as_str().unwrap();
+    let mut pays = payment(from, 13, EVIL_NAME);
+    pays["evmSendNative"]["to"] = json!(evil);
+    let pays = api.create(pays).await;
+    let signs = api.create(message(evil, EVIL_NAME)).await;
+    let batch = json!({"name": EVIL_NAME, "notes": EVIL_REF, "evmBatchSendNative": {"chainId": "31337", "from": evil,
+        "recipients": [{"address": TO, "amount": "5", "notes": EVIL_REF}]}});
+    let batch = api.ok("createBatchPayment", batch).await;
+    let batch = batch["batchPayment"]["uuid"].as_str().unwrap();
+    let search: String = form_urlencoded::byte_serialize(EVIL_REF.as_bytes()).collect();
+    for (name, path, parts) in [
+        ("inbox", "/".to_owned(), &[SHOWN_NAME][..]),
+        ("request", format!("/requests/{pays}"), &[SHOWN_NAME]),
+        ("message", format!("/requests/{signs}"), &[SHOWN_NAME]),
+        (
+            "together",
+            format!("/requests?uuid={pays}&uuid={signs}"),
+            &[SHOWN_NAME],
+        ),
+        ("vaults", "/vaults".to_owned(), &[SHOWN_NAME]),
+        ("vault", format!("/vaults/{evil_vault}"), &[SHOWN_NAME]),
+        (
+            "wallets",
+            format!("/vaults/{vault}"),
+            &[SHOWN_NAME, SHOWN_REF],
+        ),
+        (
+            "wallet",
+            format!("/wallets/{evil}"),
+            &[SHOWN_NAME, SHOWN_REF],
+        ),
+        (
+            "history",
+            format!("/history?vault={evil_vault}"),
+            &[SHOWN_NAME],
+        ),
+        (
+            "found",
+            format!("/history?vault={vault}&search={evil}"),
+            &[SHOWN_NAME],
+        ),
+        (
+            "search",
+            format!("/history?vault={vault}&search={search}"),
+            &[SHOWN_REF],
+        ),
+        ("batches", format!("/batches?vault={vault}"), &[SHOWN_NAME]),
+        (
+            "batch",
+            format!("/batches/{batch}"),
+            &[SHOWN_NAME, SHOWN_REF],
+        ),
+        (
+            "batch-new",
+            format!("/batches/new?vault={vault}"),
+            &[SHOWN_NAME],
+        ),
+    ] {
+        let shown = people.ask("texts", "treasurer", json!({"path": path}));
+        let said = format!("{}{}", shown["text"], shown["values"]);
+        for part in parts {
+            let part = json!(part).to_string();
+            assert!(
+                said.contains(part.trim_matches('"')),
+                "{name}: {part}: {said}"
+            );
+        }
+        let html = shown["html"].as_str().unwrap();
+        let hidden = ['\u{200d}', '\u{200b}', '\u{feff}'];
+        assert!(!html.contains(hidden), "{name}: {html}");
+        assert_eq!(shown["elements"], 0, "{name}: {html}");
+        // Nothing was refused, as nothing was tried, and no script has opened a dialog.
+        people.look("treasurer", Some(&path), &format!("evil-{name}"));
+    }
+}
+
 /// Signing in: with another key, the passkey of another site, and a session that somebody has planted.
 pub fn signing_in(cluster: &TestCluster, people: &mut Browsers, origin: &str) {
     for name in ["clerk", "mallory"] {
@@ -68,6 +169,7 @@ pub fn signing_in(cluster: &TestCluster, people: &mut Browsers, origin: &str) {
             "{who}"
         );
     }
+    people.look("clerk", None, "locked-out");
     // Other people at the same address are not affected.
     people.ask("signIn", "mallory", json!({}));
 }

@@ -1,4 +1,6 @@
 use std::{
+    collections::BTreeSet,
+    fs,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
@@ -62,6 +64,59 @@ impl Browsers {
             .collect();
         assert!(problems.is_empty(), "{name}: {problems:?}");
     }
+}
+
+impl Browsers {
+    /// Fails where a router, as its source has it, has a page that axe has not looked at: but for those routes that show none.
+    pub fn assert_looked_at_all(&mut self, router: &str, without_page: &[&str]) {
+        let mut routes = routes_of(router);
+        for route in without_page {
+            assert!(routes.remove(*route), "{route} is not in {router}");
+        }
+        assert!(routes.len() >= 5, "{router} was read: {routes:?}");
+        let looked = self.ask("inspected", "", json!({}));
+        let looked = looked["paths"].as_array().unwrap().iter();
+        let looked: Vec<Vec<&str>> = looked
+            .map(|path| path.as_str().unwrap().split('/').collect())
+            .collect();
+        routes.retain(|route| {
+            let (_, path) = route.split_once(' ').unwrap();
+            let parts: Vec<_> = path.split('/').collect();
+            !looked.iter().any(|seen| is_at(seen, &parts))
+        });
+        assert!(routes.is_empty(), "axe has not looked at {routes:?}");
+    }
+}
+
+/// Whether a path is one of a route. `/batches/new` is not the page of a batch.
+fn is_at(path: &[&str], route: &[&str]) -> bool {
+    let fits = |(seen, part): (&&str, &&str)| match *part {
+        "*" => seen.len() >= 36,
+        part => *seen == part,
+    };
+    path.len() == route.len() && path.iter().zip(route).all(fits)
+}
+
+/// The routes of a router: `GET /requests/*`.
+fn routes_of(router: &str) -> BTreeSet<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(router);
+    let source = fs::read_to_string(source).unwrap();
+    let route = |line: &str| {
+        let line = line.trim();
+        let (method, rest) = match line.strip_prefix("(true, [") {
+            Some(rest) => ("GET", rest),
+            None => ("POST", line.strip_prefix("(false, [")?),
+        };
+        let (parts, _) = rest.split_once("]) =>")?;
+        let parts = parts.split(", ").map(|part| match part.strip_prefix('"') {
+            Some(text) => text.trim_end_matches('"'),
+            // A uuid, or an address.
+            None => "*",
+        });
+        let parts: Vec<_> = parts.collect();
+        Some(format!("{method} /{}", parts.join("/")))
+    };
+    source.lines().filter_map(route).collect()
 }
 
 impl Drop for Browsers {
