@@ -26,7 +26,7 @@ pub struct PinnedPeers {
 
 impl PinnedPeers {
     /// Those of a vault; `None`: any.
-    pub(super) fn of(&self, vault: VaultId) -> Option<&BTreeSet<NodeId>> {
+    pub fn of(&self, vault: VaultId) -> Option<&BTreeSet<NodeId>> {
         self.vaults.get(&vault).or(self.all.as_ref())
     }
 

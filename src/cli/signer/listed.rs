@@ -148,37 +148,77 @@ pub(super) async fn wait_for_orchestrators(
 pub(super) fn replace(current: &CurrentPeers, peers: PinnedPeers) {
     let before = current.replace(peers);
     let now = current.get();
-    if before == now {
-        return;
-    }
-    tell("signer.peers", before.all.as_ref(), now.all.as_ref());
-    let vaults: BTreeSet<_> = before.vaults.keys().chain(now.vaults.keys()).collect();
-    for vault in vaults {
-        let setting = format!("signer.vaults.\"{vault}\".peers");
-        tell(&setting, before.vaults.get(vault), now.vaults.get(vault));
+    for change in changes(&before, &now) {
+        change.log();
     }
 }
 
-fn tell(setting: &str, before: Option<&BTreeSet<NodeId>>, now: Option<&BTreeSet<NodeId>>) {
-    let none = BTreeSet::new();
-    let (old, new) = (before.unwrap_or(&none), now.unwrap_or(&none));
-    for node in new.difference(old) {
+/// What is other than before in who may be a peer.
+#[derive(Debug, PartialEq, Eq)]
+struct PeerChange {
+    /// `None`: for every vault without peers of its own.
+    vault: Option<VaultId>,
+    /// What says so now.
+    setting: String,
+    node: Option<NodeId>,
+    what: &'static str,
+}
+
+const COME: &str = "a peer is listed now";
+const GONE: &str = "a peer is no longer listed";
+const ONLY_LISTED: &str = "any node could be a peer, and those that are listed now alone can";
+const ANYONE: &str = "any node that an orchestrator names can be a peer now";
+
+impl PeerChange {
+    fn log(&self) {
+        let vaults = self.vault.map_or_else(
+            || "all without peers of their own".to_owned(),
+            |it| it.to_string(),
+        );
+        let node = self.node.map(|node| node.openssh_line(""));
         tracing::warn!(
-            setting,
-            node = node.openssh_line(""),
-            "SIGHUP: a peer is listed now"
+            setting = self.setting,
+            vaults,
+            node,
+            "SIGHUP: {}",
+            self.what
         );
     }
-    for node in old.difference(new) {
-        tracing::warn!(
-            setting,
-            node = node.openssh_line(""),
-            "SIGHUP: a peer is no longer listed"
-        );
+}
+
+/// By what is in force: peers of a vault's own stand in place of the others.
+fn changes(before: &PinnedPeers, now: &PinnedPeers) -> Vec<PeerChange> {
+    let own: BTreeSet<_> = before.vaults.keys().chain(now.vaults.keys()).collect();
+    let all = (None, before.all.as_ref(), now.all.as_ref());
+    let of_vaults = own
+        .into_iter()
+        .map(|vault| (Some(*vault), before.of(*vault), now.of(*vault)));
+    let mut changes = Vec::new();
+    for (vault, old, new) in iter::once(all).chain(of_vaults) {
+        let setting = vault.map_or_else(|| "signer.peers".to_owned(), |vault| now.setting(vault));
+        let mut add = |node: Option<&NodeId>, what| {
+            let (setting, node) = (setting.clone(), node.copied());
+            changes.push(PeerChange {
+                vault,
+                setting,
+                node,
+                what,
+            });
+        };
+        match (old, new) {
+            (None, None) => {}
+            (Some(_), None) => add(None, ANYONE),
+            (None, Some(new)) => {
+                add(None, ONLY_LISTED);
+                new.iter().for_each(|node| add(Some(node), COME));
+            }
+            (Some(old), Some(new)) => {
+                new.difference(old).for_each(|node| add(Some(node), COME));
+                old.difference(new).for_each(|node| add(Some(node), GONE));
+            }
+        }
     }
-    if before.is_some() && now.is_none() {
-        tracing::warn!(setting, "SIGHUP: lists no peer any more");
-    }
+    changes
 }
 
 /// Those files, for a process that confines itself to what it has to read.
@@ -186,4 +226,77 @@ pub(super) fn paths(signer: &SignerSettings) -> Vec<PathBuf> {
     peer_files(signer)
         .map(|(_, path)| path.to_owned())
         .collect()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn nodes(numbers: &[u8]) -> BTreeSet<NodeId> {
+        numbers.iter().map(|number| NodeId([*number; 32])).collect()
+    }
+
+    #[test]
+    fn changes__should_be_by_the_peers_in_force_of_a_vault() {
+        let vault = VaultId::from_bytes([7; 16]);
+        let listed = |all: &[u8], own: &[u8]| PinnedPeers {
+            all: (!all.is_empty()).then(|| nodes(all)),
+            vaults: (!own.is_empty())
+                .then(|| (vault, nodes(own)))
+                .into_iter()
+                .collect(),
+        };
+        let found = |before: &PinnedPeers, now: &PinnedPeers| -> Vec<_> {
+            let found = changes(before, now).into_iter();
+            found
+                .map(|it| {
+                    (
+                        it.vault.is_some(),
+                        it.setting,
+                        it.node.map(|node| node.0[0]),
+                        it.what,
+                    )
+                })
+                .collect()
+        };
+        let (all, own) = ("signer.peers", format!("signer.vaults.\"{vault}\".peers"));
+        let change =
+            |of_vault, setting: &str, node, what| (of_vault, setting.to_owned(), node, what);
+        // The table of a vault goes: the others become its peers, and none has gone.
+        let (with, without) = (listed(&[1, 2, 3], &[1]), listed(&[1, 2, 3], &[]));
+        let come = [2, 3].map(|node| change(true, all, Some(node), COME));
+        assert_eq!(found(&with, &without), come);
+        let gone = [2, 3].map(|node| change(true, &own, Some(node), GONE));
+        assert_eq!(found(&without, &with), gone);
+        assert_eq!(found(&with, &with), []);
+        // A table that lists the same, or one that only it has.
+        assert_eq!(found(&without, &listed(&[1, 2, 3], &[1, 2, 3])), []);
+        assert_eq!(
+            found(&without, &listed(&[1, 2, 3], &[1, 2, 3, 4])),
+            [change(true, &own, Some(4), COME)]
+        );
+        // Whom a vault of its own has is not those of the others.
+        assert_eq!(
+            found(&with, &listed(&[1, 4], &[1])),
+            [(4, COME), (2, GONE), (3, GONE)].map(|(node, what)| change(
+                false,
+                all,
+                Some(node),
+                what
+            ))
+        );
+        // A list where anyone was let in lets nobody in: it shuts others out.
+        let (anyone, some) = (listed(&[], &[]), listed(&[1], &[]));
+        let only = [(None, ONLY_LISTED), (Some(1), COME)];
+        assert_eq!(
+            found(&anyone, &some),
+            only.map(|(node, what)| change(false, all, node, what))
+        );
+        assert_eq!(found(&some, &anyone), [change(false, all, None, ANYONE)]);
+        assert_eq!(
+            found(&listed(&[], &[1]), &anyone),
+            [change(true, all, None, ANYONE)]
+        );
+    }
 }

@@ -90,7 +90,9 @@ impl InForce {
         let config = || anyhow::Ok(Config::load_for_signer(self.file.as_deref())?.0);
         let log = config()?.log;
         let peers = || {
-            let signer = config()?.signer;
+            let mut signer = config()?.signer;
+            // What a node must not be without, no file takes from one that runs.
+            signer.development &= self.signer.development;
             signer.check_secure()?;
             listed::peers(&signer)
         };
@@ -184,16 +186,19 @@ mod tests {
             folder.path().join("policy.toml"),
         );
         let line = |number| NodeId([number; 32]).openssh_line("");
-        let write_with = |level: &str, rules: &str, peers: &[String]| {
+        let write_all = |level: &str, rules: &str, peers: &[String], development: bool| {
             std::fs::write(
                 &file,
                 format!(
-                    "[log]\nlevel = {level:?}\n[signer]\npolicy_file = {policy:?}\nleast_threshold = 2\npeers = {peers:?}\n"
+                    "[log]\nlevel = {level:?}\n[signer]\npolicy_file = {policy:?}\nleast_threshold = 2\npeers = {peers:?}\n\
+                     development = {development}\n"
                 ),
             )
             .expect("written");
             std::fs::write(&policy, rules).expect("written");
         };
+        let write_with =
+            |level: &str, rules: &str, peers: &[String]| write_all(level, rules, peers, false);
         let write = |level: &str, rules: &str| write_with(level, rules, &[line(1)]);
         write("info", POLICY);
         let (config, _) = Config::load_for_signer(Some(&file)).expect("loads");
@@ -220,6 +225,15 @@ mod tests {
             assert!(format!("{read:#}").contains("signer.peers"), "{read:#}");
             assert_eq!(peers.get().all.as_ref().map(BTreeSet::len), Some(1));
         }
+        // It was not started for development: nobody unpins the peers of one that holds money.
+        write_all("debug", POLICY, &[], true);
+        in_force.reload().await;
+        let read = in_force
+            .read()
+            .await
+            .expect_err("it is not for development");
+        assert!(format!("{read:#}").contains("signer.peers"), "{read:#}");
+        assert_eq!(peers.get().all.as_ref().map(BTreeSet::len), Some(1));
         std::fs::write(folder.path().join("two.pub"), line(2)).expect("written");
         write_with("debug", POLICY, &["two.pub".to_owned(), line(3)]);
         in_force.reload().await;
