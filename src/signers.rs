@@ -250,7 +250,7 @@ fn view(status: NodeStatus) -> NodeView {
         skew_ms,
         halted: halted.into_iter().map(halt).collect(),
         frozen,
-        listed: Some(listed),
+        listed,
     }
 }
 

@@ -14,7 +14,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::{
     leases::{self, LeaseScope},
     nodes::{self, status, status::NodeStatusRow},
-    port::{NodeView, UnadmittedView},
+    port::{NodeHalt, NodeView, UnadmittedView},
     services::Services,
     store::{Batch, Precondition, rows},
 };
@@ -140,20 +140,19 @@ impl WrittenNodes {
         let heard = services.signers.nodes();
         let listened_ms = services.monotonic.elapsed_ms();
         let listened_ms = listened_ms.saturating_sub(self.since_ms);
-        let is_silent =
-            |node: &NodeView| node.live && heard.iter().all(|heard| heard.id != node.id);
+        // Also of one whose clock is too far off that is all that is known.
+        let is_silent = |node: &NodeView| {
+            (node.live || node.halted.contains(&NodeHalt::ClockTooFar))
+                && heard.iter().all(|heard| heard.id != node.id)
+        };
         let silent = self.nodes.values().map(|row| &row.node);
         let silent = silent.filter(|node| is_silent(node) && listened_ms >= UNHEARD_MS);
-        let silent: Vec<NodeView> = silent
-            .map(|node| NodeView {
-                live: false,
-                ..node.clone()
-            })
-            .collect();
+        let silent: Vec<NodeView> = silent.map(away).collect();
         let mut batch = Batch::new();
         let mut news = Vec::new();
         for node in heard.into_iter().chain(silent) {
             let row = self.nodes.get(&node.id);
+            let node = believed(row.map(|row| &row.node), node);
             if row.is_none_or(|row| has_changed(&row.node, &node)) {
                 news.extend(
                     row.and_then(|row| NodeWarning::of(&row.node, &node))
@@ -208,6 +207,29 @@ impl NodeWarning {
     }
 }
 
+/// A node of which nothing is heard any more.
+fn away(node: &NodeView) -> NodeView {
+    let mut away = NodeView {
+        live: false,
+        ..node.clone()
+    };
+    away.halted.retain(|halt| *halt != NodeHalt::ClockTooFar);
+    away
+}
+
+/// Of a node whose clock is too far off nothing is believed but that: the rest stays as it is written.
+fn believed(written: Option<&NodeView>, heard: NodeView) -> NodeView {
+    match written {
+        Some(written) if heard.halted.contains(&NodeHalt::ClockTooFar) => {
+            let mut node = away(written);
+            node.skew_ms = heard.skew_ms;
+            node.halted.push(NodeHalt::ClockTooFar);
+            node
+        }
+        _ => heard,
+    }
+}
+
 /// Whether anything but the time has changed.
 fn has_changed(written: &NodeView, heard: &NodeView) -> bool {
     let moved = written.skew_ms.abs_diff(heard.skew_ms) >= SKEW_CHANGE_MS;
@@ -236,7 +258,7 @@ mod tests {
         audit::AuditActor,
         chain_rpc::ChainClients,
         nodes::NodeChange,
-        port::{NodeHalt, SignerCluster},
+        port::SignerCluster,
         services::Listeners,
         settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{Store, memory::MemoryStore},
@@ -406,6 +428,52 @@ mod tests {
         observer.look().await.unwrap();
         let (row, _) = world.row(id(1)).await.unwrap();
         assert!(!row.node.live && row.node.last_seen_ms == Some(5));
+    }
+
+    #[tokio::test]
+    async fn node_whose_clock_is_too_far_off__should_be_away_once_it_is_silent() {
+        let store = Arc::new(MemoryStore::new());
+        let world = World::on(&store);
+        for number in [1, 2] {
+            admit(&world, number).await;
+        }
+        let before = NodeView {
+            version: "1.2.3".into(),
+            halted: vec![NodeHalt::Claims],
+            ..live(1, 5)
+        };
+        *world.signers.nodes.lock() = vec![before.clone()];
+        world.observer().look().await.unwrap();
+        // Another process has heard it by a wrong clock only, and another node never by a right one.
+        let world = World::on(&store);
+        let off = |number, skew_ms| NodeView {
+            skew_ms,
+            halted: vec![NodeHalt::ClockTooFar],
+            bans: vec![([1; 8], id(3))],
+            ..NodeView::unseen(id(number))
+        };
+        *world.signers.nodes.lock() = vec![off(1, 180_000), off(2, -180_000)];
+        let mut observer = world.observer();
+        observer.look().await.unwrap();
+        let row = async |number| world.row(id(number)).await.unwrap();
+        // All of it but its clock is as it was written.
+        let shown = NodeView {
+            live: false,
+            skew_ms: 180_000,
+            halted: vec![NodeHalt::Claims, NodeHalt::ClockTooFar],
+            ..before
+        };
+        assert_eq!(row(1).await.0.node, shown);
+        assert_eq!(row(2).await.0.node, off(2, -180_000));
+        let version = row(1).await.1;
+        observer.look().await.unwrap();
+        assert_eq!(row(1).await.1, version, "nothing has changed");
+        // They stop.
+        world.signers.nodes.lock().clear();
+        world.monotonic.advance(UNHEARD_MS);
+        observer.look().await.unwrap();
+        assert_eq!(row(1).await.0.node.halted, [NodeHalt::Claims]);
+        assert_eq!(row(2).await.0.node.halted, []);
     }
 
     #[tokio::test]

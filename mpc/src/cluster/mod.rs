@@ -114,8 +114,8 @@ pub struct NodeStatus {
     pub halted: Vec<HaltReason>,
     /// Vaults for which it signs nothing: its operator has frozen them.
     pub frozen: Vec<VaultId>,
-    /// Which orchestrators and peers its configuration lists.
-    pub listed: ListedNodes,
+    /// Which orchestrators and peers its configuration lists; `None` where nothing of it is believed.
+    pub listed: Option<ListedNodes>,
 }
 
 /// How an order is to be signed.

@@ -56,6 +56,8 @@ struct KnownNode {
     frozen: Vec<VaultId>,
     listed: ListedNodes,
     boot: [u8; 16],
+    /// Which one of its start it is.
+    count: u64,
     /// Our clock, when it was last heard.
     heard_ms: u64,
     /// The newest time it has announced, by its own clock.
@@ -74,7 +76,7 @@ impl KnownNode {
             keys,
             bans,
             halted,
-            count: _,
+            count,
             height: _,
             others: _,
             threads,
@@ -91,6 +93,7 @@ impl KnownNode {
             frozen,
             listed,
             boot,
+            count,
             heard_ms,
             at_ms,
             left: leaving,
@@ -118,7 +121,7 @@ impl KnownNode {
             skew_ms: self.skew_ms(),
             halted,
             frozen: self.frozen.clone(),
-            listed: self.listed.clone(),
+            listed: Some(self.listed.clone()),
         }
     }
 
@@ -266,7 +269,7 @@ impl NodeRegistry {
             }
             return;
         }
-        if state.wrong_clocks.is_news(node, &announced, self.live_ms) {
+        if state.wrong_clocks.is_news(node, &announced) {
             tracing::warn!(name = %announced.name, node = %node.openssh_line(""), apart_ms, "a node's clock differs; check the clocks");
         }
         if apart_ms > REPLAY_MS {

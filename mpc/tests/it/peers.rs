@@ -93,7 +93,7 @@ async fn peers__should_count_as_they_are_now_and_not_as_at_the_start() {
     };
     let is_listed = |nodes: &[NodeStatus]| {
         let node = nodes.iter().find(|node| node.id == ids[0]);
-        node.is_some_and(|node| node.listed.has_peer(&ids[2]))
+        node.is_some_and(|node| node.listed.as_ref().unwrap().has_peer(&ids[2]))
     };
     replace(&ids[..2]);
     let refused = cluster

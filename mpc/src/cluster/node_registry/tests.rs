@@ -30,7 +30,8 @@ pub(super) fn announcement(at_ms: u64) -> Announcement {
         version: THIS_VERSION.into(),
         keys: 0,
         bans: Vec::new(),
-        count: 1,
+        // Each later than the one before.
+        count: at_ms,
         height: 0,
         halted: Vec::new(),
         others: Vec::new(),
@@ -661,6 +662,35 @@ fn node_registry__should_show_a_clock_of_which_nothing_is_believed() {
         sentence.contains("; check the clocks of: node ("),
         "{sentence}"
     );
+    // What only such an announcement says is not shown.
+    clock.0.fetch_add(1, Ordering::Relaxed);
+    let at_ms = clock.now_ms() + 180_000;
+    let more = |count| Announcement {
+        count,
+        keys: 7,
+        bans: vec![Ban {
+            key: [1; 8],
+            peer: node,
+        }],
+        halted: vec![HaltReason::Frozen],
+        frozen: vec![VaultId::from_bytes([3; 16])],
+        ..announcement(at_ms)
+    };
+    node_registry.heard(unknown, more(at_ms));
+    let found = node_registry.nodes();
+    let of = |id: NodeId| found.iter().find(|node| node.id == id).unwrap();
+    let unbelieved = of(unknown);
+    assert_eq!(
+        (unbelieved.name.as_str(), unbelieved.skew_ms),
+        ("node", 180_000)
+    );
+    assert_eq!(unbelieved.halted, [HaltReason::ClockTooFar]);
+    assert!(unbelieved.bans.is_empty() && unbelieved.frozen.is_empty() && unbelieved.keys == 0);
+    assert!(unbelieved.version.is_empty() && unbelieved.listed.is_none());
+    // Of one that is known, what was believed.
+    node_registry.heard(node, more(at_ms + 1));
+    assert!(node_registry.nodes().iter().all(|it| it.bans.is_empty()));
+    assert!(of(node).listed.is_some() && !of(node).version.is_empty());
     // It is right again; the other one is gone.
     clock.0.fetch_add(3_000, Ordering::Relaxed);
     hear(node, 100);
