@@ -14,13 +14,13 @@ use anyhow::{Context as _, bail};
 use covault_core::order::NodeId;
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{ApprovalRelay, CurrentPeers, CurrentPolicy, KeyRules, KeygenQuota, Node, PinnedPeers},
+    node::{ApprovalRelay, CurrentPeers, CurrentPolicy, KeyRules, KeygenQuota, Node},
     policy::Policy,
     preprocess::Watermarks,
 };
 use futures::future::FutureExt as _;
 
-use self::reload::InForce;
+use self::{listed::ListedPeers, reload::InForce};
 use super::node;
 use crate::{
     adapters::{OsEntropy, SystemClock},
@@ -67,7 +67,7 @@ struct SignerSetup {
     identity: Arc<NodeIdentity>,
     passphrase: Passphrase,
     orchestrators: Vec<NodeId>,
-    peers: PinnedPeers,
+    peers: ListedPeers,
     rules: KeyRules,
 }
 
@@ -141,7 +141,8 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
         return Ok(None);
     }
     let orchestrators = listed::nodes("signer.orchestrators", &signer.orchestrators)?;
-    let (peers, rules) = (listed::peers(signer)?, rules(signer)?);
+    let peers = ListedPeers::default().read_again(signer)?;
+    let rules = rules(signer)?;
     Ok(Some(SignerSetup {
         file: file.map(Path::to_owned),
         config,
@@ -181,7 +182,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
              hostile orchestrator; never use it for keys that hold money"
         );
     }
-    if peers.all.is_none() {
+    if peers.pinned.all.is_none() {
         tracing::warn!(
             "signer.peers is empty: this node accepts any peer that its orchestrators name"
         );
@@ -195,9 +196,10 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     }
     let current = Arc::new(CurrentPolicy::new(policy));
     let hangup = shutdown::hangups()?;
-    let peers = Arc::new(CurrentPeers::new(peers));
-    let followed = (Arc::clone(&current), Arc::clone(&peers));
-    let in_force = InForce::new(file, settings, signer.clone(), followed);
+    let listed = peers;
+    let peers = Arc::new(CurrentPeers::new(listed.pinned.clone()));
+    let followed = (Arc::clone(&current), Arc::clone(&peers), listed);
+    let in_force = InForce::new(file, settings, &config, followed);
     in_force.reload_on_hangup(hangup).await;
     let bus = redis.bus()?;
     let gauges = metrics::signer_gauges(Arc::clone(&bus));

@@ -1,7 +1,7 @@
 //! The nodes that a signer's configuration lists: orchestrators, and peers, which are read again at SIGHUP.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     iter,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::node::{CurrentPeers, PinnedPeers};
+use rustix::io::Errno;
 
 use crate::{
     config::{SignerSettings, SignerVaultSettings},
@@ -58,24 +59,66 @@ fn is_line(entry: &str) -> bool {
     entry.trim_start().starts_with("ssh-")
 }
 
-/// The peers that a configuration pins, from files that are there.
-///
-/// # Errors
-/// Naming the setting and the entry that is wrong.
-pub(super) fn peers(signer: &SignerSettings) -> anyhow::Result<PinnedPeers> {
-    let all: BTreeSet<NodeId> = nodes("signer.peers", &signer.peers)?;
-    let mut pinned = PinnedPeers {
+/// The peers that a configuration lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ListedPeers {
+    pub(super) pinned: PinnedPeers,
+    /// Whom each .pub file names.
+    files: BTreeMap<String, NodeId>,
+}
+
+impl ListedPeers {
+    /// From files that are there; one that it has read before may be shut to it now.
+    ///
+    /// # Errors
+    /// Naming the setting and the entry that is wrong.
+    pub(super) fn read_again(&self, signer: &SignerSettings) -> anyhow::Result<Self> {
+        let mut listed = Self::default();
         // None: whomever an orchestrator names.
-        all: (!all.is_empty()).then_some(all),
-        ..PinnedPeers::default()
-    };
-    for (id, setting, vault) in vaults(signer)? {
-        let peers: BTreeSet<NodeId> = nodes(&format!("{setting}.peers"), &vault.peers)?;
-        if !peers.is_empty() {
-            pinned.vaults.insert(id, peers);
+        listed.pinned.all = listed.add("signer.peers", &signer.peers, self)?;
+        for (id, setting, vault) in vaults(signer)? {
+            let peers = listed.add(&format!("{setting}.peers"), &vault.peers, self)?;
+            listed.pinned.vaults.extend(peers.map(|peers| (id, peers)));
         }
+        Ok(listed)
     }
-    Ok(pinned)
+
+    /// The nodes of a setting, where it has any.
+    fn add(
+        &mut self,
+        setting: &str,
+        entries: &[String],
+        before: &Self,
+    ) -> anyhow::Result<Option<BTreeSet<NodeId>>> {
+        let mut peers = BTreeSet::new();
+        for entry in entries {
+            let found = match (node(setting, entry), before.files.get(entry)) {
+                // A file that has taken the place of one in another folder: no reason to refuse the rest, such as a
+                // policy that allows less.
+                (Err(error), Some(known)) if is_shut(&error) => {
+                    tracing::warn!(
+                        setting,
+                        entry,
+                        node = known.openssh_line(""),
+                        "this file cannot be opened any more, and counts as it was read before: put the line itself \
+                         into the configuration"
+                    );
+                    *known
+                }
+                (found, _) => found?,
+            };
+            if !is_line(entry) {
+                self.files.insert(entry.clone(), found);
+            }
+            peers.insert(found);
+        }
+        Ok((!peers.is_empty()).then_some(peers))
+    }
+}
+
+/// Whether a file is there and may not be opened, such as one that the sandbox does not know.
+fn is_shut(error: &anyhow::Error) -> bool {
+    error.root_cause().downcast_ref() == Some(&Errno::ACCESS)
 }
 
 /// The nodes that a setting names, by OpenSSH lines or .pub files.
@@ -86,19 +129,28 @@ pub(super) fn nodes<N: FromIterator<NodeId>>(
     setting: &str,
     entries: &[String],
 ) -> anyhow::Result<N> {
-    let node = |entry: &String| {
-        let of = || format!("{setting}: {entry}");
-        let line = match is_line(entry) {
-            true => entry.clone(),
-            false => (files::read_trusted(Path::new(entry)).with_context(of)?)
-                .context("there is no such file")
-                .with_context(of)?,
-        };
-        NodeId::parse_openssh_line(&line)
-            .map_err(wiring::explain)
-            .with_context(of)
+    entries.iter().map(|entry| node(setting, entry)).collect()
+}
+
+fn node(setting: &str, entry: &str) -> anyhow::Result<NodeId> {
+    let of = || format!("{setting}: {entry}");
+    let read = || {
+        let text = files::read_trusted(Path::new(entry)).map_err(|error| match is_shut(&error) {
+            true => error.context(
+                "signer.sandbox lets a node that runs open what is in the folders of its configuration and policy, and \
+                 what was listed when it started: put the line itself into the configuration",
+            ),
+            false => error,
+        });
+        text?.context("there is no such file")
     };
-    entries.iter().map(node).collect()
+    let line = match is_line(entry) {
+        true => entry.to_owned(),
+        false => read().with_context(of)?,
+    };
+    NodeId::parse_openssh_line(&line)
+        .map_err(wiring::explain)
+        .with_context(of)
 }
 
 /// Waits for files that settings name: nodes that wait for each other make theirs at the same time. False when the process
@@ -231,10 +283,63 @@ pub(super) fn paths(signer: &SignerSettings) -> Vec<PathBuf> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use std::thread;
+
+    use landlock::{AccessFs, Ruleset, RulesetAttr as _};
+
     use super::*;
+    use crate::config::Config;
 
     fn nodes(numbers: &[u8]) -> BTreeSet<NodeId> {
         numbers.iter().map(|number| NodeId([*number; 32])).collect()
+    }
+
+    #[test]
+    fn file_that_is_shut__should_count_as_it_was_read_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let write = |name, number| {
+            let line = NodeId([number; 32]).openssh_line("");
+            std::fs::write(path(name), line).expect("written");
+        };
+        let (config, _) = Config::load_for_signer(None).expect("loads");
+        let listing = |names: &[&str]| {
+            let mut signer = config.signer.clone();
+            signer.peers = names.iter().map(|name| path(name)).collect();
+            signer
+        };
+        write("one.pub", 1);
+        let before = ListedPeers::default().read_again(&listing(&["one.pub"]));
+        let before = before.expect("it is there");
+        write("two.pub", 2);
+        let (same, more) = (listing(&["one.pub"]), listing(&["one.pub", "two.pub"]));
+        let known = before.clone();
+        // Landlock holds for this thread alone: it can open neither.
+        let shut = thread::spawn(move || {
+            let rules = Ruleset::default().handle_access(AccessFs::ReadFile);
+            let rules = rules
+                .and_then(Ruleset::create)
+                .expect("a kernel with landlock");
+            rules.restrict_self().expect("it is confined");
+            [same, more].map(|signer| known.read_again(&signer))
+        });
+        let [same, more] = shut.join().expect("it has ended");
+        assert_eq!(same.expect("it was read before"), before);
+        let more = format!("{:#}", more.expect_err("it was never read"));
+        assert!(
+            more.contains("signer.peers")
+                && more.contains("two.pub")
+                && more.contains("signer.sandbox"),
+            "{more}"
+        );
+        // What is there and says something else is no such thing.
+        write("one.pub", 3);
+        let now = before
+            .read_again(&listing(&["one.pub"]))
+            .expect("it is there");
+        assert_eq!(now.pinned.all, Some(nodes(&[3])));
+        std::fs::remove_file(path("one.pub")).expect("removed");
+        assert!(before.read_again(&listing(&["one.pub"])).is_err());
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::{path::PathBuf, sync::Arc};
 
 use covault_mpc::{
-    node::{CurrentPeers, CurrentPolicy, PinnedPeers},
+    node::{CurrentPeers, CurrentPolicy},
     policy::Policy,
 };
 use tokio::signal::unix::Signal;
 
-use super::listed;
+use super::listed::{self, ListedPeers};
 use crate::{
     config::{Config, LogSettings, ShownSetting, SignerSettings},
     policy_reload, telemetry, wiring,
@@ -22,6 +22,8 @@ pub(super) struct InForce {
     /// Where it is; `None`: the defaults and the environment.
     file: Option<PathBuf>,
     signer: SignerSettings,
+    /// As it was last read.
+    read: ReadAgain,
     /// What it was started with; nothing where that cannot be shown.
     settings: Option<Vec<ShownSetting>>,
     policy: Arc<CurrentPolicy>,
@@ -30,27 +32,40 @@ pub(super) struct InForce {
     had_policy: bool,
 }
 
+/// What of the configuration counts without a start.
+#[derive(Debug, PartialEq, Eq)]
+struct ReadAgain {
+    log: LogSettings,
+    peers: ListedPeers,
+}
+
 impl InForce {
     /// `settings`: what it was started with. Policy and peers are replaced where they are used.
     pub(super) fn new(
         file: Option<PathBuf>,
         settings: Option<Vec<ShownSetting>>,
-        signer: SignerSettings,
-        (policy, peers): (Arc<CurrentPolicy>, Arc<CurrentPeers>),
+        config: &Config,
+        (policy, peers, listed): (Arc<CurrentPolicy>, Arc<CurrentPeers>, ListedPeers),
     ) -> Self {
+        let signer = config.signer.clone();
         let (path, named) = signer.policy_file();
+        let read = ReadAgain {
+            log: config.log.clone(),
+            peers: listed,
+        };
         Self {
             settings,
             had_policy: named || path.exists(),
             file,
             signer,
+            read,
             policy,
             peers,
         }
     }
 
     /// Reads it again at once, as it may have changed since it was read, and at each SIGHUP.
-    pub(super) async fn reload_on_hangup(self, mut hangup: Signal) {
+    pub(super) async fn reload_on_hangup(mut self, mut hangup: Signal) {
         self.reload().await;
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
@@ -59,8 +74,8 @@ impl InForce {
         });
     }
 
-    async fn reload(&self) {
-        let (log, policy, peers) = match self.read().await {
+    async fn reload(&mut self) {
+        let (read, policy) = match self.read().await {
             Ok(read) => read,
             Err(error) => {
                 tracing::error!(
@@ -69,11 +84,12 @@ impl InForce {
                 return;
             }
         };
-        telemetry::change_at_hangup(&log);
+        telemetry::change_at_hangup(&read.log);
         if let Some(policy) = policy {
             policy_reload::replace(&self.policy, &self.signer.policy_file().0, policy);
         }
-        listed::replace(&self.peers, peers);
+        listed::replace(&self.peers, read.peers.pinned.clone());
+        self.read = read;
         let now = Config::shown(self.file.as_deref()).ok();
         let both = self.settings.as_deref().zip(now.as_deref());
         let later = both.map_or_else(Vec::new, |(before, now)| later_settings(before, now));
@@ -86,18 +102,18 @@ impl InForce {
     }
 
     /// What the files say now. Nothing of it is used where one of them is wrong.
-    async fn read(&self) -> anyhow::Result<(LogSettings, Option<Policy>, PinnedPeers)> {
-        let config = || anyhow::Ok(Config::load_for_signer(self.file.as_deref())?.0);
-        let log = config()?.log;
-        let peers = || {
-            let mut signer = config()?.signer;
+    async fn read(&self) -> anyhow::Result<(ReadAgain, Option<Policy>)> {
+        let read = || {
+            let Config {
+                log, mut signer, ..
+            } = Config::load_for_signer(self.file.as_deref())?.0;
             // What a node must not be without, no file takes from one that runs.
             signer.development &= self.signer.development;
             signer.check_secure()?;
-            listed::peers(&signer)
+            let peers = self.read.peers.read_again(&signer)?;
+            anyhow::Ok(ReadAgain { log, peers })
         };
-        let present = self.peers.get();
-        let peers = policy_reload::read_settled(&*present, "the configuration", peers).await?;
+        let config = policy_reload::read_settled(&self.read, "the configuration", read).await?;
         // Another file would be one of the next start.
         let (path, _) = self.signer.policy_file();
         let has_policy = self.had_policy || path.exists();
@@ -108,7 +124,7 @@ impl InForce {
         } else {
             None
         };
-        Ok((log, policy, peers))
+        Ok((config, policy))
     }
 }
 
@@ -140,7 +156,7 @@ fn later_settings(before: &[ShownSetting], now: &[ShownSetting]) -> Vec<String> 
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, time::Duration};
 
     use covault_core::order::NodeId;
 
@@ -203,15 +219,23 @@ mod tests {
         write("info", POLICY);
         let (config, _) = Config::load_for_signer(Some(&file)).expect("loads");
         let current = Arc::new(CurrentPolicy::new(Policy::production()));
-        let peers = Arc::new(CurrentPeers::new(
-            listed::peers(&config.signer).expect("one"),
-        ));
-        let followed = (current, Arc::clone(&peers));
-        let in_force = InForce::new(Some(file.clone()), None, config.signer, followed);
-        let (log, ..) = in_force.read().await.expect("it is as it was");
-        assert_eq!(log.level, "info");
+        let listed = ListedPeers::default().read_again(&config.signer);
+        let listed = listed.expect("one");
+        let peers = Arc::new(CurrentPeers::new(listed.pinned.clone()));
+        let followed = (current, Arc::clone(&peers), listed);
+        let mut in_force = InForce::new(Some(file.clone()), None, &config, followed);
+        let (read, _) = in_force.read().await.expect("it is as it was");
+        assert_eq!(read.log.level, "info");
         write("debug", POLICY);
-        assert_eq!(in_force.read().await.expect("it is right").0.level, "debug");
+        let (read, _) = in_force.read().await.expect("it is right");
+        assert_eq!(read.log.level, "debug");
+        // A file that is being written: its log settings alone are other than those in force.
+        let (found, ()) = tokio::join!(in_force.read(), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            write("warn", POLICY);
+        });
+        let problem = format!("{:#}", found.expect_err("it changes"));
+        assert!(problem.contains("changes while it is read"), "{problem}");
         write("infoo", POLICY);
         assert!(in_force.read().await.is_err());
         write("debug", "version = 2\nraw_singing = true\n");
