@@ -8,7 +8,7 @@ use std::{
 
 use covault_actors::{
     chain_rpc::{ChainKey, TokenFacts},
-    gateway::{PageReader, RecipientHistory},
+    gateway::{PageReader, RecipientHistory, WordOfToken},
     operations::ListNodes,
     users::SignedIn,
 };
@@ -39,6 +39,12 @@ const LOOKED_AT: usize = 100;
 const LOOKED_AT_TOGETHER: usize = 5;
 /// Recipients of a page about whom something is found out.
 const RECIPIENTS: usize = 50;
+/// Tokens of a page whose contracts are asked.
+const MOST_TOKENS: usize = 50;
+/// What stands where a contract says nothing of its token.
+const SILENT: &str = "no node of its chain says its decimals now: ask whoever issues the token";
+const NOT_ASKED: &str = "not asked of such a token: ask whoever issues it";
+const LEFT_OUT: &str = "not asked: only the first 50 tokens of a page are";
 /// How long a page waits for what contracts say of their tokens.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of them at once.
@@ -56,25 +62,24 @@ type TokenName = (ChainKey, String);
 pub struct KnownTokens(Mutex<HashMap<TokenName, TokenAnswer>>);
 
 struct TokenAnswer {
-    /// `None`: it said nothing.
-    facts: Option<TokenFacts>,
+    word: WordOfToken,
     at_ms: u64,
 }
 
 impl KnownTokens {
-    fn find(&self, token: &TokenName, now_ms: u64) -> Option<Option<TokenFacts>> {
+    fn find(&self, token: &TokenName, now_ms: u64) -> Option<WordOfToken> {
         let all = self.0.lock();
-        let TokenAnswer { facts, at_ms } = all.get(token)?;
-        let holds = facts.is_some() || now_ms.saturating_sub(*at_ms) < SILENCE_MS;
-        holds.then(|| facts.clone())
+        let TokenAnswer { word, at_ms } = all.get(token)?;
+        let holds = *word != WordOfToken::Silent || now_ms.saturating_sub(*at_ms) < SILENCE_MS;
+        holds.then(|| word.clone())
     }
 
-    fn remember(&self, token: TokenName, facts: Option<TokenFacts>, at_ms: u64) {
+    fn remember(&self, token: TokenName, word: WordOfToken, at_ms: u64) {
         let mut all = self.0.lock();
         if all.len() >= TOKENS {
             all.clear();
         }
-        all.insert(token, TokenAnswer { facts, at_ms });
+        all.insert(token, TokenAnswer { word, at_ms });
     }
 }
 
@@ -117,16 +122,22 @@ pub async fn token(
     chain: ChainKey,
     token: &str,
 ) -> Option<SaidOfToken> {
+    match word_of(call, signed_in, (chain, token.to_owned())).await {
+        WordOfToken::Said(facts) => Some(SaidOfToken(facts)),
+        WordOfToken::Silent | WordOfToken::NotAsked => None,
+    }
+}
+
+async fn word_of(call: &ConsoleCall<'_>, signed_in: &SignedIn, name: TokenName) -> WordOfToken {
     let known = &call.console.known_tokens;
-    let name = (chain, token.to_owned());
-    if let Some(facts) = known.find(&name, call.now_ms()) {
-        return facts.map(SaidOfToken);
+    if let Some(word) = known.find(&name, call.now_ms()) {
+        return word;
     }
     let caller = call.caller(signed_in);
     let pages = call.gateway().pages(&caller);
-    let facts = pages.token_facts(chain, token).await;
-    known.remember(name, facts.clone(), call.now_ms());
-    facts.map(SaidOfToken)
+    let word = pages.token_facts(name.0, &name.1).await;
+    known.remember(name, word.clone(), call.now_ms());
+    word
 }
 
 /// Adds to the pages of requests what is known beside them. Nothing is left out of a page because that is not known.
@@ -172,9 +183,9 @@ pub async fn add(
             }
         }
     }
-    questions.truncate(RECIPIENTS);
     // Chains may take their time: nobody waits for a page that asks them.
     let tokens = tokens_of(call, signed_in, &questions).await;
+    questions.truncate(RECIPIENTS);
     // Few look at once, and those that only list continue beside them.
     let turn = call.console.histories.acquire().await;
     let mut each = Vec::new();
@@ -187,6 +198,9 @@ pub async fn add(
     drop(turn);
     for (place, (_, view)) in requests.iter_mut().enumerate() {
         for spend in &mut view.spends {
+            if let Some(name) = token_name(spend) {
+                spend.tell_by_chain(tokens.get(&name));
+            }
             let about = (place, spend.of.clone(), spend.to.clone());
             let Some(found) = known.get(&about).and_then(|place| found.get(*place)) else {
                 spend.history = format!(
@@ -196,12 +210,6 @@ pub async fn add(
                 spend.is_new = true;
                 continue;
             };
-            spend.by_chain = match &found.of_token {
-                Some(said) => Text::new(said.in_units(spend.units)),
-                None => Text::default(),
-            };
-            let named = spend.named_decimals.zip(found.of_token.as_ref());
-            spend.differs = named.is_some_and(|(named, said)| named != said.decimals());
             spend.whose.clone_from(&found.whose);
             spend.history.clone_from(&found.history);
             spend.is_new = found.is_new;
@@ -212,53 +220,75 @@ pub async fn add(
     }
 }
 
+impl SpendView {
+    /// Adds what the contract of the token says; `None` where it was not asked for others.
+    fn tell_by_chain(&mut self, word: Option<&WordOfToken>) {
+        self.not_by_chain = match word {
+            Some(WordOfToken::Said(facts)) => {
+                let said = SaidOfToken(facts.clone());
+                self.by_chain = Text::new(said.in_units(self.units));
+                self.differs = self
+                    .named_decimals
+                    .is_some_and(|named| named != said.decimals());
+                ""
+            }
+            Some(WordOfToken::Silent) => SILENT,
+            Some(WordOfToken::NotAsked) => NOT_ASKED,
+            None => LEFT_OUT,
+        };
+    }
+}
+
 /// What is known of one payment.
 struct PaymentRecord {
-    of_token: Option<SaidOfToken>,
     whose: Text,
     history: String,
     is_new: bool,
 }
 
-/// What the contracts of a page's tokens say of them, each asked once, all of them for [`PATIENCE`] together.
+/// What the contracts of a page's first tokens say of them, each asked once, all of them for [`PATIENCE`] together.
 async fn tokens_of(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
     questions: &[(usize, SpendView)],
-) -> HashMap<TokenName, SaidOfToken> {
+) -> HashMap<TokenName, WordOfToken> {
     let mut names = BTreeSet::new();
     for (_, spend) in questions {
-        names.extend(token_name(spend));
+        if names.len() < MOST_TOKENS {
+            names.extend(token_name(spend));
+        }
     }
     let end = tokio::time::Instant::now() + PATIENCE;
     let mut each = Vec::new();
     for name in &names {
-        each.push(async move { (name, token(call, signed_in, name.0, &name.1).await) });
+        each.push(async move { (name, word_of(call, signed_in, name.clone()).await) });
     }
     let mut each = stream::iter(each).buffer_unordered(AT_ONCE);
     let mut found = HashMap::new();
-    let mut silent = names.clone();
-    while let Ok(Some((name, said))) = tokio::time::timeout_at(end, each.next()).await {
-        silent.remove(name);
-        found.extend(said.map(|said| (name.clone(), said)));
+    while let Ok(Some((name, word))) = tokio::time::timeout_at(end, each.next()).await {
+        found.insert(name.clone(), word);
     }
+    drop(each);
     // The next page does not wait for them again.
-    for name in silent {
-        let known = &call.console.known_tokens;
-        known.remember(name, None, call.now_ms());
+    for name in names {
+        if let Entry::Vacant(place) = found.entry(name) {
+            let known = &call.console.known_tokens;
+            known.remember(place.key().clone(), WordOfToken::Silent, call.now_ms());
+            place.insert(WordOfToken::Silent);
+        }
     }
     found
 }
 
 /// The contract of a payment's token, with its chain.
 fn token_name(spend: &SpendView) -> Option<TokenName> {
-    let place = &spend.of.place;
     let contract = spend.of.token.clone()?;
-    Some((ChainKey::of(place.network, place.chain_id), contract))
+    let network = spend.of.place.network;
+    Some((ChainKey::of(network, spend.chain_id), contract))
 }
 
 async fn found(
-    tokens: &HashMap<TokenName, SaidOfToken>,
+    tokens: &HashMap<TokenName, WordOfToken>,
     pages: &PageReader<'_>,
     names: &HashMap<String, String>,
     request: &wire::SigningRequest,
@@ -266,13 +296,11 @@ async fn found(
     most: usize,
 ) -> PaymentRecord {
     let mut found = PaymentRecord {
-        of_token: None,
         whose: Text::default(),
         history: String::new(),
         is_new: false,
     };
     let place = &spend.of.place;
-    found.of_token = token_name(spend).and_then(|name| tokens.get(&name).cloned());
     let Some(address) = &spend.to else {
         return found;
     };
@@ -294,9 +322,10 @@ async fn found(
     if let (Ok(vault), Ok(id)) = ids {
         let but = (vault, id, request.creation_timestamp);
         let history = pages.history_of(but, address, &spend.of, most).await;
-        let units = |amount| match &found.of_token {
-            Some(said) => said.in_units(amount),
-            None => units(&spend.of, amount),
+        let word = token_name(spend).and_then(|name| tokens.get(&name));
+        let units = |amount| match word {
+            Some(WordOfToken::Said(facts)) => SaidOfToken(facts.clone()).in_units(amount),
+            Some(WordOfToken::Silent | WordOfToken::NotAsked) | None => units(&spend.of, amount),
         };
         (found.history, found.is_new) = history_line(request, history, &spend.of, units);
     }
@@ -511,10 +540,11 @@ mod tests {
             decimals: 6,
             symbol: "USD\u{202e}T".to_owned(),
         };
-        known.remember(token("a"), Some(facts.clone()), 5);
-        known.remember(token("b"), None, 5);
-        assert_eq!(known.find(&token("a"), u64::MAX), Some(Some(facts.clone())));
-        assert_eq!(known.find(&token("b"), 6), Some(None));
+        let said = WordOfToken::Said(facts);
+        known.remember(token("a"), said.clone(), 5);
+        known.remember(token("b"), WordOfToken::Silent, 5);
+        assert_eq!(known.find(&token("a"), u64::MAX), Some(said));
+        assert_eq!(known.find(&token("b"), 6), Some(WordOfToken::Silent));
         assert_eq!(known.find(&token("b"), 5 + SILENCE_MS), None);
         assert_eq!(known.find(&token("c"), 6), None);
         // Its name is a stranger's.
@@ -535,7 +565,7 @@ mod tests {
             assert_eq!(said.in_units(U256::from(1_500_000)), shown);
         }
         for number in 0..=TOKENS {
-            known.remember(token(&number.to_string()), None, 7);
+            known.remember(token(&number.to_string()), WordOfToken::Silent, 7);
         }
         assert!(known.0.lock().len() <= TOKENS);
     }

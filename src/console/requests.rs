@@ -335,16 +335,21 @@ fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
 /// What leaves the wallet, with the decimals that the request names for its token, if it does.
 fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
     let kind = fields.as_object().and_then(|fields| fields.values().next());
-    let decimals = kind.and_then(|kind| kind.get("decimals"));
-    let decimals = decimals.and_then(|it| match it {
+    let number = |name| match kind.and_then(|kind| kind.get(name))? {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64(),
-    });
+    };
+    let (decimals, chain_id) = (number("decimals"), number("chainId"));
     let decimals = decimals.and_then(|it| usize::try_from(it).ok());
     // More fit no amount.
     let decimals = decimals.filter(|decimals| *decimals <= 77);
     let spends = spends.iter().take(SPENDS).map(SpendView::new);
-    spends.map(|it| it.with_decimals(decimals)).collect()
+    spends
+        .map(|spend| SpendView {
+            chain_id: spend.chain_id.or(chain_id),
+            ..spend.with_decimals(decimals)
+        })
+        .collect()
 }
 
 /// What a chain node said when it tried the transaction; as it is where it is no JSON.

@@ -85,12 +85,17 @@ pub struct SpendView {
     pub recipient: Text,
     /// As the request's own decimals have it, which are not part of what is signed; empty without any.
     pub by_payload: String,
+    /// The chain whose nodes can say more of its asset: that of the asset, or, where what is signed names none, that of
+    /// the request.
+    pub chain_id: Option<u64>,
     /// The decimals of a token that the request names.
     pub named_decimals: Option<usize>,
     /// The request names other decimals than the token's contract.
     pub differs: bool,
     /// As the contract of the token says, through nodes that may lie; empty where they do not.
     pub by_chain: Text,
+    /// Why there is nothing of that.
+    pub not_by_chain: &'static str,
     /// The service's own wallet that the recipient is; empty where it is none that the person sees.
     pub whose: Text,
     /// What the vault had to do with the recipient before, in a sentence; empty where that is not looked up.
@@ -114,9 +119,11 @@ impl SpendView {
             asset: Text::new(spend.asset.to_string()),
             recipient: Text::new(spend.recipient.as_deref().unwrap_or_default()),
             by_payload: String::new(),
+            chain_id: spend.asset.place.chain_id,
             named_decimals: None,
             differs: false,
             by_chain: Text::default(),
+            not_by_chain: "",
             whose: Text::default(),
             history: String::new(),
             is_new: false,

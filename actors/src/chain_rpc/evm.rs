@@ -501,7 +501,7 @@ impl ChainClient for EvmNode {
         Ok(self.rpc.query_quorum_by(call, read, near).await?)
     }
 
-    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+    async fn token_facts(&self, token: &str) -> Result<Option<TokenFacts>, ChainError> {
         let ask = |data: &'static str| {
             let call = RpcCall("eth_call", json!([{"to": token, "data": data}, "latest"]));
             let read = |answer: &Value| Some(answer.as_str()?.to_owned());
@@ -510,8 +510,7 @@ impl ChainClient for EvmNode {
         let decimals = ask(tokens::DECIMALS).await?;
         // Some tokens have none.
         let symbol = ask(tokens::SYMBOL).await.unwrap_or_default();
-        let facts = tokens::facts(&decimals, &symbol);
-        facts.ok_or_else(|| ChainError::unknown("the contract does not say its decimals"))
+        tokens::facts(&decimals, &symbol).map(Some)
     }
 
     /// By `eth_call` of the whole transaction on the latest block.

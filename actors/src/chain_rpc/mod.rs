@@ -403,14 +403,13 @@ pub trait ChainClient: Send + Sync {
         ))
     }
 
-    /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it.
+    /// What a token's contract says of it. Its word, and that of nodes: nothing is decided by it. `None` where nobody is
+    /// asked, which is so of all tokens unless the network says otherwise.
     ///
     /// # Errors
-    /// [`ChainError::Unknown`] when nobody says it now, which is so for ever unless the network says otherwise.
-    async fn token_facts(&self, _token: &str) -> Result<TokenFacts, ChainError> {
-        Err(ChainError::Unknown(
-            "the nodes of this chain are not asked for it".into(),
-        ))
+    /// [`ChainError::Unknown`] when nobody says it now.
+    async fn token_facts(&self, _token: &str) -> Result<Option<TokenFacts>, ChainError> {
+        Ok(None)
     }
 
     /// What a transaction would do now, as one node says that is asked once. `None` where that

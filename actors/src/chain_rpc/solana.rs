@@ -32,8 +32,9 @@ use tokio::time::{Instant, sleep};
 use super::{
     BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, ChainRefusal,
     EndpointHealth, FeeEstimate, NodePool, Objection, ObjectionKind, SimulationOutcome,
-    SimulationRequest, Standing, TrackedTransaction, TransactionSighting,
+    SimulationRequest, Standing, TokenFacts, TrackedTransaction, TransactionSighting,
     client::{Client, Refusal as _},
+    evm::tokens::MAX_DECIMALS,
     exchange::short,
     is_void,
     jsonrpc::{JsonRpc, RpcCall, RpcCallError, RpcError},
@@ -453,6 +454,22 @@ impl ChainClient for SolanaNode {
             }
             amount => Ok(amount?.to_string()),
         }
+    }
+
+    /// A mint has decimals. Symbols are elsewhere, and nobody need have one.
+    async fn token_facts(&self, token: &str) -> Result<Option<TokenFacts>, ChainError> {
+        let params = json!([token, {"commitment": COMMITMENT}]);
+        // The supply changes from block to block.
+        let decimals = |answer: &Value| {
+            let decimals = answer.pointer("/value/decimals")?.as_u64()?;
+            u8::try_from(decimals).ok().filter(|it| *it <= MAX_DECIMALS)
+        };
+        let call = RpcCall("getTokenSupply", params);
+        let decimals = self.rpc.query_quorum(call, decimals).await?;
+        Ok(Some(TokenFacts {
+            decimals,
+            symbol: String::new(),
+        }))
     }
 
     /// Not of several transactions: a later one is tried without what the earlier ones do.

@@ -340,8 +340,11 @@ impl ChainClient for TronNode {
             })
     }
 
-    /// Of contracts; a TRC-10 token is a number.
-    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+    /// Of contracts; a TRC-10 token is a number, which nodes would take for a broken address.
+    async fn token_facts(&self, token: &str) -> Result<Option<TokenFacts>, ChainError> {
+        if parse_address(token).is_err() {
+            return Ok(None);
+        }
         let ask = |selector: [u8; 4]| {
             let call = constant(token, token, &selector).about("a token");
             self.http.quorum(call.reading(output), String::eq)
@@ -349,8 +352,7 @@ impl ChainClient for TronNode {
         let decimals = ask(DECIMALS).await?;
         // Some tokens have none.
         let symbol = ask(SYMBOL).await.unwrap_or_default();
-        let facts = tokens::facts(&decimals, &symbol);
-        facts.ok_or_else(|| ChainError::unknown("the contract does not say its decimals"))
+        tokens::facts(&decimals, &symbol).map(Some)
     }
 
     /// Nodes try calls of contracts, and nothing else.

@@ -153,7 +153,7 @@ impl ChainClient for EndsWitnessed {
         self.client.transfer_burn(payload).await
     }
 
-    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+    async fn token_facts(&self, token: &str) -> Result<Option<TokenFacts>, ChainError> {
         self.client.token_facts(token).await
     }
 

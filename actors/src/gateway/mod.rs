@@ -61,7 +61,7 @@ use crate::{
 use self::{answers::Encoding, commands::ClientCommand, routing::GatewayHandler};
 pub use self::{
     answers::{BacklogCounts, RequestBody},
-    pages::{OwnWallet, PageReader, RecipientHistory, RequestPlace, RequestRule},
+    pages::{OwnWallet, PageReader, RecipientHistory, RequestPlace, RequestRule, WordOfToken},
 };
 pub use crate::{
     changes::{Change, ChangeListener, HeardChanges, ListenerStart, Position},

@@ -45,6 +45,17 @@ pub struct PageReader<'a> {
     caller: &'a Caller,
 }
 
+/// What the contract of a token says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WordOfToken {
+    /// Its decimals and its symbol.
+    Said(TokenFacts),
+    /// Nothing now.
+    Silent,
+    /// There is nobody to ask: no node of its chain, or none that says such things.
+    NotAsked,
+}
+
 /// What a vault had to do with an address before, as far as was looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipientHistory {
@@ -363,11 +374,15 @@ impl<'a> PageReader<'a> {
         }))
     }
 
-    /// What the contract of a token says of it, through the nodes of its chain, which may lie. `None` where they do not
-    /// say it now.
-    pub async fn token_facts(&self, chain: ChainKey, token: &str) -> Option<TokenFacts> {
-        let client = self.services.chains.get(chain.network, chain.chain_id)?;
-        let said = tokio::time::timeout(PATIENCE, client.token_facts(token)).await;
-        said.ok()?.ok()
+    /// What the contract of a token says of it, through the nodes of its chain, which may lie.
+    pub async fn token_facts(&self, chain: ChainKey, token: &str) -> WordOfToken {
+        let Some(client) = self.services.chains.get(chain.network, chain.chain_id) else {
+            return WordOfToken::NotAsked;
+        };
+        match tokio::time::timeout(PATIENCE, client.token_facts(token)).await {
+            Ok(Ok(Some(facts))) => WordOfToken::Said(facts),
+            Ok(Ok(None)) => WordOfToken::NotAsked,
+            Ok(Err(_)) | Err(_) => WordOfToken::Silent,
+        }
     }
 }

@@ -486,6 +486,35 @@ async fn solana__should_add_up_what_the_accounts_of_an_owner_hold() {
 }
 
 #[tokio::test]
+async fn solana__should_say_the_decimals_of_a_mint() {
+    let client_of = async |decimals: u64| {
+        let node = TestServer::json_rpc(move |method| match method {
+            "getTokenSupply" => json!({
+                "context": {"slot": 1},
+                "value": {"amount": "100000", "decimals": decimals, "uiAmountString": "1"},
+            }),
+            other => panic!("{other}"),
+        });
+        let node = node.await;
+        (client(ChainKey::SOLANA, endpoints(&[&node.url], 1)), node)
+    };
+    let mint = "So11111111111111111111111111111111111111112";
+    let (client, node) = client_of(6).await;
+    let facts = client
+        .token_facts(mint)
+        .await
+        .unwrap()
+        .expect("it is asked");
+    assert_eq!((facts.decimals, facts.symbol.as_str()), (6, ""));
+    let seen = node.seen.lock().unwrap()[0].1.clone();
+    let call: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(call["params"][0], mint);
+    // More than any amount has digits.
+    let (client, _node) = client_of(78).await;
+    assert!(client.token_facts(mint).await.is_err());
+}
+
+#[tokio::test]
 async fn solana__should_say_when_there_is_no_such_token() {
     let answer = r#"{"error": {"code": -32602, "message": "Invalid param: could not find mint"}}"#;
     let node = TestServer::start(move |_, _| (200, answer.into())).await;

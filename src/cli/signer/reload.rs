@@ -258,10 +258,10 @@ mod tests {
             .expect_err("it is not for development");
         assert!(format!("{read:#}").contains("signer.peers"), "{read:#}");
         assert_eq!(peers.get().all.as_ref().map(BTreeSet::len), Some(1));
-        std::fs::write(folder.path().join("two.pub"), line(2)).expect("written");
-        write_with("debug", POLICY, &["two.pub".to_owned(), line(3)]);
+        std::fs::write(folder.path().join("six.pub"), line(6)).expect("written");
+        write_with("debug", POLICY, &["six.pub".to_owned(), line(3)]);
         in_force.reload().await;
-        let listed = [2, 3].map(|number| NodeId([number; 32]));
+        let listed = [3, 6].map(|number| NodeId([number; 32]));
         assert_eq!(peers.get().all, Some(BTreeSet::from(listed)));
         std::fs::remove_file(&file).expect("removed");
         assert!(in_force.read().await.is_err());

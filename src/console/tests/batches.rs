@@ -17,6 +17,9 @@ use super::*;
 pub(super) const CHAIN: u64 = 31_337;
 pub(super) const CONTRACT: &str = "0xD152f549545093347A162Dce210e7293f1452150";
 pub(super) const TOKEN: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+pub(super) const MINT: &str = "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v";
+/// A token of which nobody is asked.
+pub(super) const UNASKED: &str = "0x0000000000000000000000000000000000005678";
 const ETHER: &str = "1000000000000000000";
 
 /// A chain with a token of six decimals, and a wallet with one ether and two tokens.
@@ -66,13 +69,18 @@ impl ChainClient for Chain {
         Ok([one(), one(), one()])
     }
 
-    async fn token_facts(&self, token: &str) -> Result<TokenFacts, ChainError> {
+    async fn token_facts(&self, token: &str) -> Result<Option<TokenFacts>, ChainError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match token {
-            TOKEN => Ok(TokenFacts {
+            TOKEN => Ok(Some(TokenFacts {
                 decimals: 6,
                 symbol: "US\u{202e}DC".into(),
-            }),
+            })),
+            MINT => Ok(Some(TokenFacts {
+                decimals: 6,
+                symbol: String::new(),
+            })),
+            UNASKED => Ok(None),
             _ => Err(ChainError::Unknown("it says nothing".into())),
         }
     }

@@ -4,7 +4,7 @@ use covault_actors::chain_rpc::ChainKey;
 use wire::create_signing_request_request::Type as Kind;
 
 use super::{
-    batches::{CHAIN, Chain, TOKEN},
+    batches::{CHAIN, CONTRACT, Chain, MINT, TOKEN, UNASKED},
     *,
 };
 
@@ -14,9 +14,10 @@ const OTHER: &str = "0x00000000000000000000000000000000c0ffee20";
 const SILENT: &str = "0x0000000000000000000000000000000000001234";
 
 async fn world() -> (World, PersonWithPasskey, String, String) {
-    let (evm, solana) = (ChainKey::evm(CHAIN), ChainKey::SOLANA);
-    let chains = ChainClients::default().with(evm, Arc::new(Chain::default()));
-    let chains = chains.with(solana, Arc::new(Chain::default()));
+    let chain = || Arc::new(Chain::default());
+    let chains = ChainClients::default()
+        .with(ChainKey::evm(CHAIN), chain())
+        .with(ChainKey::SOLANA, chain());
     let world = World::with(0, chains).await;
     let person = world.person("treasurer", "approver", &[]).await;
     let named = [("treasurer", person.line.as_str())];
@@ -55,7 +56,8 @@ async fn page(world: &World, person: &PersonWithPasskey, kind: Kind) -> String {
 async fn amounts__should_stand_beside_those_of_the_contract_and_say_what_nobody_names() {
     let (world, person, vault, from) = world().await;
     let nothing = "it names neither decimals nor a symbol";
-    let silence = "no node of its chain says decimals and symbol now";
+    let silence = "no node of its chain says its decimals now";
+    let differs = "The request names other decimals than the token's contract";
     let said = page(&world, &person, tokens(&from, TOKEN, TO)).await;
     for part in [
         "<dt>Signed</dt><dd>1500000</dd>",
@@ -66,6 +68,12 @@ async fn amounts__should_stand_beside_those_of_the_contract_and_say_what_nobody_
     }
     let said = page(&world, &person, tokens(&from, SILENT, TO)).await;
     assert!(said.contains(nothing) && said.contains(silence), "{said}");
+    // Where there is nobody to ask, nobody has said nothing.
+    let said = page(&world, &person, tokens(&from, UNASKED, TO)).await;
+    assert!(
+        said.contains("not asked of such a token") && !said.contains(silence),
+        "{said}"
+    );
     // A coin has the decimals of its network, which are signed with it.
     let uuid = world.payment(&from, TO, 5, "").await;
     let coin = world
@@ -80,21 +88,59 @@ async fn amounts__should_stand_beside_those_of_the_contract_and_say_what_nobody_
         ..Default::default()
     };
     let wallet = world.call::<CreateWallet>(&wallet).await.details.unwrap();
-    let spl = Kind::SolanaSendSplToken(wire::SolanaSendSplToken {
-        from: wallet.address,
-        to: "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into(),
-        mint_address: "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v".into(),
-        amount: "1500000".into(),
-        decimals: Some(6),
-        ..Default::default()
-    });
-    let said = page(&world, &person, spl).await;
+    let spl = |mint: &str, decimals| {
+        Kind::SolanaSendSplToken(wire::SolanaSendSplToken {
+            from: wallet.address.clone(),
+            to: "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into(),
+            mint_address: mint.into(),
+            amount: "1500000".into(),
+            decimals: Some(decimals),
+            ..Default::default()
+        })
+    };
+    let said = page(&world, &person, spl(MINT, 6)).await;
     for part in [
         "1.5 <small>by the decimals that the requester names, who names no symbol",
-        silence,
+        "<bdi>1.5 tokens</bdi>",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
+    assert!(!said.contains(differs), "{said}");
+    // The mint has six: who names three makes it a thousand times as much.
+    let said = page(&world, &person, spl(MINT, 3)).await;
+    for part in ["1500 <small>by", "<bdi>1.5 tokens</bdi>", differs] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let silent = "Es9vMFrzaCERmJfrF4H2FYD4KCoNkY11McCe8BenwNYB";
+    let said = page(&world, &person, spl(silent, 3)).await;
+    assert!(said.contains(silence) && !said.contains(differs), "{said}");
+}
+
+#[tokio::test]
+async fn amounts__should_be_by_the_contract_also_behind_the_recipients_that_are_looked_up() {
+    let (world, person, _, from) = world().await;
+    // disperseToken(address,address[],uint256[])
+    let mut data = hex::decode("c73a2d60").unwrap();
+    data.extend([0; 12]);
+    data.extend(hex::decode(TOKEN.trim_start_matches("0x")).unwrap());
+    let (recipients, values) = (0xa000..0xa03c, [1_500_000; 60]);
+    let numbers = [96, 96 + 32 * 61, 60].into_iter();
+    let numbers = numbers.chain(recipients).chain([60]).chain(values);
+    numbers.for_each(|number: u64| data.extend(U256::from(number).to_be_bytes::<32>()));
+    let kind = Kind::EvmSendCustom(wire::EvmSendCustom {
+        chain_id: CHAIN,
+        from,
+        to: CONTRACT.into(),
+        value: "0".into(),
+        input: data,
+        ..Default::default()
+    });
+    let said = page(&world, &person, kind).await;
+    let times = |part: &str| said.matches(part).count();
+    let by_chain = "<dt>By the token's contract</dt><dd><bdi>1.5 \u{201c}US";
+    assert_eq!(times(by_chain), 60, "{said}");
+    // And the contract itself, which is called.
+    assert_eq!(times("only the first 50 addresses of a page"), 11, "{said}");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub const DECIMALS: &str = "0x313ce567";
 /// Selector of `symbol()`.
 pub const SYMBOL: &str = "0x95d89b41";
 /// Most decimals that anything has: more than that fit no amount.
-const MAX_DECIMALS: u8 = 77;
+pub const MAX_DECIMALS: u8 = 77;
 /// Most characters of a symbol.
 const MAX_SYMBOL: usize = 32;
 const WORD: usize = 32;
@@ -171,14 +171,25 @@ pub(super) fn word_of(address: &str) -> String {
     format!("{digits:0>64}")
 }
 
-/// What both answers say, each as hex digits with `0x`; nothing when the decimals are no number.
-pub fn facts(decimals: &str, symbol: &str) -> Option<TokenFacts> {
-    let word = decimals.strip_prefix("0x")?.get(..2 * WORD)?;
-    let decimals: u8 = amount::hex_to_decimal(word)?.parse().ok()?;
-    (decimals <= MAX_DECIMALS).then(|| TokenFacts {
-        decimals,
-        symbol: read_symbol(symbol).unwrap_or_default(),
-    })
+/// What both answers say, each as hex digits with `0x`.
+///
+/// # Errors
+/// When the decimals are no number of decimals.
+pub fn facts(decimals: &str, symbol: &str) -> Result<TokenFacts, ChainError> {
+    let word = decimals
+        .strip_prefix("0x")
+        .and_then(|digits| digits.get(..2 * WORD));
+    let number = word.and_then(amount::hex_to_decimal);
+    let decimals: Option<u8> = number.and_then(|number| number.parse().ok());
+    match decimals.filter(|decimals| *decimals <= MAX_DECIMALS) {
+        Some(decimals) => Ok(TokenFacts {
+            decimals,
+            symbol: read_symbol(symbol).unwrap_or_default(),
+        }),
+        None => Err(ChainError::unknown(
+            "the contract does not say its decimals",
+        )),
+    }
 }
 
 /// A text as the ABI has it, or as tokens did before there was one: 32 bytes, filled up with zeros.
@@ -226,7 +237,7 @@ mod tests {
             &format!("0x{:064x}", 78),
             &format!("0x{}", "f".repeat(64)),
         ] {
-            assert_eq!(facts(decimals, &string), None, "{decimals}");
+            assert_eq!(facts(decimals, &string).ok(), None, "{decimals}");
         }
         let long = format!("0x{:064x}{:064x}{}", 32, 40, "41".repeat(40));
         assert_eq!(facts(&six, &long).unwrap().symbol.len(), MAX_SYMBOL);
