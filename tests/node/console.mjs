@@ -20,6 +20,9 @@ const person = async (who) => {
   const context = await browser.newContext({ viewport: { width: 1000, height: 800 } });
   const page = await context.newPage();
   const problems = [];
+  page.on('response', (answer) => {
+    if (answer.request().isNavigationRequest() && answer.frame() === page.mainFrame()) statuses.set(page, answer.status());
+  });
   page.on('console', (line) => {
     if (line.type() === 'error') problems.push(line.text());
   });
@@ -74,8 +77,9 @@ const outcome = async (page) => ({
   outcomes: await page.locator('[data-outcome]').allTextContents(),
 });
 
-// The paths of what axe has looked at.
+// The paths of what axe has looked at, and how each page was answered: what refuses is not the page of its path.
 const inspected = new Set();
+const statuses = new WeakMap();
 
 // The page in light and dark, wide and 390 px: what is wider than the window, and what axe finds hard to use. Without a path
 // the page stays as it is.
@@ -98,7 +102,7 @@ const inspect = async (page, name, path) => {
     }
   }
   await page.setViewportSize({ width: 1000, height: 800 });
-  inspected.add(new URL(page.url()).pathname);
+  if (statuses.get(page) === 200) inspected.add(new URL(page.url()).pathname);
   return { wider, serious };
 };
 
@@ -271,9 +275,11 @@ const commands = {
   async provoke({ who, html }) {
     const { page, problems } = await person(who);
     await page.goto(`${origin}/account`);
+    // What other pages have caused stays for who looks next.
+    const before = problems.length;
     await page.evaluate((it) => { try { document.body.insertAdjacentHTML('beforeend', it); } catch { /* refused */ } }, html);
     await page.evaluate(() => new Promise((resolve) => { setTimeout(resolve, 200); }));
-    return { noticed: problems.splice(0) };
+    return { noticed: problems.splice(before) };
   },
   async inspected() {
     return { paths: [...inspected] };
