@@ -41,7 +41,8 @@ deploy:
 
 # The archive of a release, in target/dist: program, manual pages, completions, units, licences, list of crates, checksum
 dist:
-    cargo build --release --locked
+    command -v cargo-auditable >/dev/null || cargo install --locked cargo-auditable@0.7.7
+    cargo auditable build --release --locked
     deploy/dist target/release/covault
 
 # Every test there is, also those that the suite leaves out because others do nearly the same

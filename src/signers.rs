@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    ForeseenRequest, NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster, SignerHold,
-    SigningAttempt, UnadmittedView,
+    ForeseenRequest, KeyRound, NodeBackup, NodeConfirmations, NodeHalt, NodeView, SignerCluster,
+    SignerHold, SigningAttempt, UnadmittedView,
 };
 use covault_core::{
     amount::U256,
@@ -44,6 +44,11 @@ pub struct ClusterSigners {
 impl SignerCluster for ClusterSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         self.cluster.keygen(order).await
+    }
+
+    fn round(&self, session: &SessionId) -> Option<KeyRound> {
+        let (round, of) = self.cluster.round(session)?;
+        Some(KeyRound { round, of })
     }
 
     async fn sign(

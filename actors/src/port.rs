@@ -63,6 +63,15 @@ pub struct SignerHold {
     pub by: Vec<String>,
 }
 
+/// Where a run is that makes a key or new shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRound {
+    /// From 1.
+    pub round: u16,
+    /// How many there are.
+    pub of: u16,
+}
+
 /// A signer node as the orchestrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
@@ -186,6 +195,11 @@ pub trait SignerCluster: Send + Sync {
     /// Makes a root key by distributed key generation. Repeating an order that has succeeded
     /// returns the same key, with what shows that every node has its share of it on disk.
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault>;
+
+    /// Where a key generation or reshare is that was asked for here, as its nodes say; for people. `None`: nobody has said.
+    fn round(&self, _session: &SessionId) -> Option<KeyRound> {
+        None
+    }
 
     /// Signs every input of the order with any `threshold` live holders. Each signature was
     /// verified against the order's public key.

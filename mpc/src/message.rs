@@ -172,6 +172,13 @@ pub(crate) enum OrderReply {
         /// before there is a transaction.
         held_until_ms: u64,
     },
+    /// We are in this round of so many, of a run that makes a key or new shares: for people who wait.
+    Round {
+        /// From 1.
+        round: u16,
+        /// How many there are.
+        of: u16,
+    },
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.

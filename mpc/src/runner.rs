@@ -152,6 +152,11 @@ impl ProtocolRun {
         }
     }
 
+    /// The last round that has messages.
+    pub(crate) fn last_round(&self) -> u16 {
+        self.last_round
+    }
+
     /// Whether `node` is one of the other parties.
     pub(crate) fn is_peer(&self, node: &NodeId) -> bool {
         self.peers.contains_key(node)

@@ -23,6 +23,7 @@ use super::{
     audit::{print_heads, read_heads},
     client::{AdminClient, ConnectionArgs},
     print_line,
+    progress::ProgressSpinner,
 };
 use crate::{
     adapters::SystemClock,
@@ -217,6 +218,8 @@ async fn write<W: Write>(
         version: begun.version,
     };
     let mut writer = BackupWriter::start(to, begin)?;
+    let progress = ProgressSpinner::start("backup: reading the store");
+    let (mut count, mut bytes) = (0_usize, 0_usize);
     let mut request = admin::GetBackupPartRequest {
         backup: begun.backup,
         number: 0,
@@ -234,9 +237,22 @@ async fn write<W: Write>(
                 value: row.value,
             })
         };
+        let sizes = rows
+            .iter()
+            .map(|row| row.key.len().saturating_add(row.value.len()));
+        bytes = sizes.fold(bytes, usize::saturating_add);
+        count = count.saturating_add(rows.len());
+        progress.count(format!(
+            "backup: {count} rows, {} KiB",
+            bytes.div_ceil(1024)
+        ));
         let rows = rows.into_iter().map(row);
         writer.rows(rows.collect::<Result<_, _>>()?)?;
     }
+    progress.next(format!(
+        "backup: {count} rows, {} KiB, all of it",
+        bytes.div_ceil(1024)
+    ));
     Ok((writer.end()?, request))
 }
 

@@ -274,6 +274,11 @@ impl AdminClient {
         })
     }
 
+    /// Where the service is, for people.
+    pub fn address(&self) -> &str {
+        &self.shown
+    }
+
     /// Whether this is a context in which a person is asked before what cannot be undone.
     pub fn confirms(&self) -> bool {
         self.confirms.is_some()

@@ -23,7 +23,11 @@ use covault_mpc::{
 use secrecy::ExposeSecret;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{print_line, progress::ProgressSpinner, vault::approvals::ApprovalArgs};
+use super::{
+    print_line,
+    progress::{ProgressSpinner, keys_in_words},
+    vault::approvals::ApprovalArgs,
+};
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
@@ -380,6 +384,10 @@ async fn ready_vault(
         ))
     });
     while !vault.ready {
+        if let Some(progress) = &progress {
+            let keys = keys_in_words(&vault.keys);
+            progress.next(format!("generating the keys of vault {VAULT}: {keys}"));
+        }
         if let Some(reason) = vault.failed_reason {
             bail!("vault {VAULT} has no keys: {reason}");
         }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(12);
 
 /// Check what could keep this machine's process from working well: disk, files, limits, bus, clock, chain nodes; and, where
-/// the orchestrator runs, its nodes, their versions and the age of its backup.
+/// the orchestrator runs, its nodes, their versions, its vaults and the age of its backup.
 ///
 /// Reads the configuration, and writes nothing but a file of 4 KiB in the data folder, which it deletes. May run beside
 /// the process. Exit code 0: nothing found; 5: something to fix soon; 6: something that keeps it from working.

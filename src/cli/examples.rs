@@ -258,6 +258,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("token list", &["token list"]),
     ("token revoke", &["token revoke shop"]),
     (
+        "top",
+        &[
+            "top --config serve.toml",
+            "top --url https://10.20.0.21:8083 --token-file admin-token",
+        ],
+    ),
+    (
         "user create",
         &["user create anna --role approver --all-vaults"],
     ),

@@ -30,6 +30,7 @@ mod signer;
 mod status;
 mod sweep;
 mod token;
+mod top;
 mod user;
 mod vault;
 mod wallet;
@@ -122,6 +123,7 @@ enum Command {
     Address(address::Command),
     Recover(recover::Args),
     Status(status::Args),
+    Top(top::Args),
     LogLevel(log_level::Args),
     Doctor(doctor::Args),
     RedisAcl(redis_acl::Args),
@@ -181,6 +183,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Policy(command) => Box::pin(policy::run(command)),
         Command::Openapi(args) => return openapi::run(&args),
         Command::Status(args) => Box::pin(status::run(args)),
+        Command::Top(args) => Box::pin(top::run(args)),
         Command::LogLevel(args) => Box::pin(log_level::run(args)),
         Command::RedisAcl(args) => Box::pin(redis_acl::run(args)),
         Command::Doctor(args) => Box::pin(doctor::run(args)),
@@ -223,6 +226,9 @@ fn public_key(key: &str) -> anyhow::Result<String> {
         })
 }
 
+/// The exit code of what cannot sign.
+const CANNOT_SIGN: u8 = 6;
+
 /// A command did what it was asked to, and what it found has an exit code of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
@@ -249,7 +255,10 @@ impl CommandFinding {
 
     /// Some of it cannot sign.
     fn cannot_sign(sentence: String) -> Self {
-        Self { code: 6, sentence }
+        Self {
+            code: CANNOT_SIGN,
+            sentence,
+        }
     }
 
     /// The request that was watched has failed.
@@ -377,6 +386,7 @@ mod tests {
         "redis-acl",
         "serve",
         "signer",
+        "top",
         "vault approvals propose",
         "vault approvals sign",
         "vault backup",

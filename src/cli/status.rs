@@ -1,15 +1,14 @@
 //! `covault status`: whether the service can sign, and what prevents it.
 
+pub(super) mod report;
+
 use covault_actors::operations::GetStatus;
 use covault_core::schema::admin::{
-    ChainNodes, FailedRequest, GetStatusRequest, GetStatusResponse, Node, OpenRequestCounts,
-    VaultCounts,
+    ChainNodes, GetStatusRequest, GetStatusResponse, Node, VaultCounts,
 };
 
-use super::{
-    CommandFinding, ago, answer_json, client::ConnectionArgs, node::list::skew, one_line,
-    print_line,
-};
+use self::report::{Section, sections, silent_nodes};
+use super::{CommandFinding, ago, answer_json, client::ConnectionArgs, one_line, print_line};
 use crate::metrics::is_ahead;
 
 /// So many names are printed of each kind.
@@ -55,8 +54,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     finding(&status).map_or(Ok(()), |finding| Err(finding.into()))
 }
 
+/// What is printed of it.
+fn lines(status: &GetStatusResponse) -> Vec<String> {
+    let sections = sections(status, silent_nodes);
+    sections.iter().flat_map(Section::lines).collect()
+}
+
 /// Nodes that should sign and do not.
-fn is_halted(node: &Node) -> bool {
+pub(super) fn is_halted(node: &Node) -> bool {
     node.live && node.halted.iter().any(|halt| halt != CLIENT_SIGNER)
 }
 
@@ -73,8 +78,13 @@ fn is_clock_off(node: &Node) -> bool {
 }
 
 /// Vaults that cannot sign.
-fn cannot_sign(vaults: &VaultCounts) -> u64 {
+pub(super) fn cannot_sign(vaults: &VaultCounts) -> u64 {
     vaults.short.saturating_add(vaults.no_keys)
+}
+
+/// Whether the counts say nothing of now.
+pub(super) fn is_counted_long_ago(status: &GetStatusResponse, vaults: &VaultCounts) -> bool {
+    status.now_ms.saturating_sub(vaults.counted_ms) > OLD_MS
 }
 
 fn is_silent(chain: &&ChainNodes) -> bool {
@@ -123,15 +133,17 @@ fn unwatched(status: &GetStatusResponse) -> Option<String> {
     }
 }
 
-fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
-    if let Some(reason) = &status.not_ready {
-        let sentence = format!("cannot sign: {}", one_line(reason));
+/// Why no vault can sign, or nobody knows of any; `None`: each stands for itself.
+pub(super) fn why_nothing_signs(status: &GetStatusResponse) -> Option<String> {
+    let not_ready = status.not_ready.as_deref().map(one_line);
+    not_ready.or_else(|| unwatched(status))
+}
+
+/// What is not well, if anything.
+pub(super) fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
+    if let Some(reason) = why_nothing_signs(status) {
+        let sentence = format!("cannot sign: {reason}");
         return Some(CommandFinding::cannot_sign(sentence));
-    }
-    if let Some(reason) = unwatched(status) {
-        return Some(CommandFinding::cannot_sign(format!(
-            "cannot sign: {reason}"
-        )));
     }
     let cannot = status.vaults.as_ref().map_or(0, cannot_sign);
     if cannot > 0 {
@@ -139,7 +151,6 @@ fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
         let sentence = format!("{cannot} {vaults} cannot sign");
         return Some(CommandFinding::cannot_sign(sentence));
     }
-    let is_old = |vaults: &VaultCounts| status.now_ms.saturating_sub(vaults.counted_ms) > OLD_MS;
     let needs_attention =
         |node: &Node| !node.live || is_halted(node) || is_clock_off(node) || !node.bans.is_empty();
     let has_vaults = |it: &VaultCounts| it.ready > 0;
@@ -148,205 +159,21 @@ fn finding(status: &GetStatusResponse) -> Option<CommandFinding> {
         || status.nodes.iter().any(needs_attention)
         || !status.nodes_that_refuse.is_empty()
         || status.vaults.as_ref().is_none_or(|it| {
-            is_old(it) || !it.strangers.is_empty() || !it.client_signers_away.is_empty()
+            is_counted_long_ago(status, it)
+                || !it.strangers.is_empty()
+                || !it.client_signers_away.is_empty()
         })
         || status.requests.as_ref().is_some_and(|it| it.stuck > 0)
         || status.chains.iter().any(|chain| is_silent(&chain));
     is_degraded.then(|| CommandFinding::degraded("it signs, but something needs attention".into()))
 }
 
-fn lines(status: &GetStatusResponse) -> Vec<String> {
-    let mut lines = Vec::new();
-    let service = match &status.not_ready {
-        None => "ready".to_owned(),
-        Some(reason) => format!("not ready: {}", one_line(reason)),
-    };
-    lines.push(format!(
-        "service   {service} (Covault {}, {})",
-        one_line(&status.version),
-        counted(status.orchestrators, "orchestrator")
-    ));
-    if status.store_problem.is_none() {
-        add_nodes(&mut lines, status);
-        add_vaults(&mut lines, status);
-        lines.push(format!("requests  {}", requests(status.requests.as_ref())));
-    }
-    add_chains(&mut lines, &status.chains);
-    let said = |problem: &Option<String>| match problem {
-        None => "ok".to_owned(),
-        Some(problem) => one_line(problem),
-    };
-    lines.push(format!("store     {}", said(&status.store_problem)));
-    lines.push(format!("bus       {}", said(&status.bus_problem)));
-    if status.log_level != status.configured_log_level {
-        let [level, configured] =
-            [&status.log_level, &status.configured_log_level].map(|level| one_line(level));
-        lines.push(format!(
-            "log       {level}, until this process ends; its configuration says {configured}"
-        ));
-    }
-    if status.store_problem.is_none() {
-        let since = |ms: u64| ago(status.now_ms.saturating_sub(ms));
-        lines.push(format!("backup    {}", last_backup(status)));
-        add_failures(&mut lines, &status.failures, since);
-    }
-    lines
-}
-
-fn counted(count: impl Into<u64>, what: &str) -> String {
-    match count.into() {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
-}
-
-fn add_nodes(lines: &mut Vec<String>, status: &GetStatusResponse) {
-    let names = |is: &dyn Fn(&Node) -> bool| -> Vec<String> {
-        let those = status.nodes.iter().filter(|node| is(node));
-        those.map(|node| node.name.clone()).collect()
-    };
-    let live = status.nodes.iter().filter(|node| node.live).count();
-    let mut line = format!("nodes     {live} of {} live", status.nodes.len());
-    if let Some(reason) = unwatched(status) {
-        line.push_str(&format!(", as far as is known: {reason}"));
-    }
-    lines.push(line);
-    add(
-        lines,
-        "away",
-        &names(&|node| !node.live && !is_clock_too_far(node)),
-    );
-    let off = status.nodes.iter().filter(|node| is_clock_off(node));
-    let off: Vec<_> = off
-        .map(|node| format!("{} ({} from here)", node.name, skew(node.clock_skew_ms)))
-        .collect();
-    add(lines, "clock to be set", &off);
-    add(lines, "does not sign", &names(&is_halted));
-    let with_bans = names(&|node| !node.bans.is_empty());
-    add(lines, "signer.orchestrators", &status.nodes_that_refuse);
-    let strangers = status.vaults.as_ref().map(|vaults| &vaults.strangers);
-    add(lines, "peers", strangers.unwrap_or(&Vec::new()));
-    add(lines, "has banned a peer that cheated", &with_bans);
-    let waiting = status.want_to_join.len();
-    if waiting > 0 {
-        let what = "want to join (covault node list)";
-        add(lines, what, &[waiting.to_string()]);
-    }
-}
-
-fn add_vaults(lines: &mut Vec<String>, status: &GetStatusResponse) {
-    let Some(vaults) = &status.vaults else {
-        lines.push("vaults    not counted yet".to_owned());
-        return;
-    };
-    let all = vaults.ready.saturating_add(cannot_sign(vaults));
-    let mut line = format!("vaults    {} of {all} can sign", vaults.ready);
-    let passed_ms = status.now_ms.saturating_sub(vaults.counted_ms);
-    if passed_ms > OLD_MS {
-        line.push_str(&format!(", as they were {}", ago(passed_ms)));
-    }
-    lines.push(line);
-    add(
-        lines,
-        "client signer that cannot sign",
-        &vaults.client_signers_away,
-    );
-    add_some(lines, "cannot", &vaults.cannot_sign, cannot_sign(vaults));
-    add_some(
-        lines,
-        "no signer to spare",
-        &vaults.without_spare,
-        vaults.no_spare,
-    );
-}
-
-fn requests(requests: Option<&OpenRequestCounts>) -> String {
-    let Some(requests) = requests else {
-        return "not counted yet".to_owned();
-    };
-    let parts = [
-        (requests.awaiting, "wait for people"),
-        (requests.unsigned, "are being signed"),
-        (requests.followed, "are sent and not final"),
-        (requests.stuck, "make no progress (covault request stuck)"),
-    ];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<_> = parts
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
-    match parts.is_empty() {
-        true => "none is open".to_owned(),
-        false => parts.join(", "),
-    }
-}
-
-fn add_chains(lines: &mut Vec<String>, chains: &[ChainNodes]) {
-    let nodes: u64 = chains.iter().map(|chain| u64::from(chain.nodes)).sum();
-    let answering: u64 = chains.iter().map(|chain| u64::from(chain.answering)).sum();
-    if nodes > 0 {
-        lines.push(format!(
-            "chains    {answering} of {} answer",
-            counted(nodes, "node")
-        ));
-    }
-    let missing = chains.iter().filter(|chain| chain.answering < chain.nodes);
-    let missing: Vec<_> = missing
-        .map(|chain| {
-            format!(
-                "{}: {} of {} answer",
-                chain.chain, chain.answering, chain.nodes
-            )
-        })
-        .collect();
-    add(lines, "silent", &missing);
-}
-
-fn add_failures(
-    lines: &mut Vec<String>,
-    failures: &[FailedRequest],
-    since: impl Fn(u64) -> String,
-) {
-    if failures.is_empty() {
-        lines.push("failures  none".to_owned());
-        return;
-    }
-    lines.push("failures  the last ones:".to_owned());
-    for failed in failures {
-        let words = format!(
-            "{}, vault {}, {}, {} ({}): {}",
-            since(failed.at_ms),
-            failed.vault,
-            failed.kind,
-            failed.class,
-            failed.during,
-            failed.reason
-        );
-        lines.push(format!("          {}", one_line(&words)));
-        lines.push(format!("            {}", one_line(&failed.uuid)));
-    }
-}
-
-/// A line for each name, as far as they are few.
-fn add(lines: &mut Vec<String>, what: &str, names: &[String]) {
-    let all = u64::try_from(names.len()).unwrap_or(u64::MAX);
-    add_some(lines, what, names, all);
-}
-
-/// The same, of more than are named.
-fn add_some(lines: &mut Vec<String>, what: &str, names: &[String], all: u64) {
-    let shown = names.iter().take(MOST_NAMES);
-    let named = u64::try_from(shown.len()).unwrap_or(u64::MAX);
-    lines.extend(shown.map(|name| format!("          {what}: {}", one_line(name))));
-    let more = all.saturating_sub(named);
-    if more > 0 {
-        lines.push(format!("          {what}: {more} more"));
-    }
-}
-
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::schema::admin::{StoreBackup, UnadmittedNode};
+    use covault_core::schema::admin::{
+        FailedRequest, OpenRequestCounts, StoreBackup, UnadmittedNode,
+    };
 
     use super::*;
 
@@ -496,8 +323,8 @@ mod tests {
                 "log       off, until this process ends; its configuration says info",
                 "backup    2 h ago, 5 KiB",
                 "failures  the last ones:",
-                "          60 s ago, vault main, evmSendNative, insufficient_funds (Preparing): too little",
-                "            0192",
+                "          60 s ago, vault main, evmSendNative, insufficient_funds (Preparing)",
+                "            0192: too little",
             ]
         );
     }

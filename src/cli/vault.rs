@@ -244,13 +244,9 @@ async fn create(
         vault.signers.len()
     ));
     let started = tokio::time::Instant::now();
-    let mut told = None;
     loop {
-        if vault.problem.is_some() && vault.problem != told {
-            let problem = vault.problem.as_deref().unwrap_or_default();
-            progress.next(format!("vault {name}: no keys yet, retrying: {problem}"));
-            told.clone_from(&vault.problem);
-        }
+        let keys = progress::keys_in_words(&vault.keys);
+        progress.next_after(format!("vault {name}: {keys}"), vault.problem.as_deref());
         if let Some(reason) = &vault.failed_reason {
             bail!("vault {name} has no keys: {reason}");
         }

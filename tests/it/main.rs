@@ -53,6 +53,7 @@ mod postgres;
 mod primes;
 mod protect;
 mod restore;
+mod screens;
 mod secrets;
 mod sentences;
 mod service_manager;

@@ -171,7 +171,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::AddressProof
         | KeySpace::ProofWanted
         | KeySpace::Delay
-        | KeySpace::KeyProblem
+        | KeySpace::KeyProgress
         | KeySpace::Transaction
         | KeySpace::Replacement
         | KeySpace::Awaiting

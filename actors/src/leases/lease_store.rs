@@ -11,6 +11,7 @@ use covault_core::{
 
 use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, MemberRow, member, member_of, preferred};
 use crate::{
+    process::counters::RequestCounts,
     services::Services,
     store::{Batch, CommitError, Key, KeySpace, Precondition, Row, Scan, Store, rows},
 };
@@ -266,21 +267,43 @@ pub async fn live_homes(
     services: &Services,
 ) -> Result<BTreeMap<OrchestratorId, (String, NodeId)>, Fault> {
     let me = services.held_leases.me();
-    let eligible = services.held_leases.eligible().unwrap_or_default();
     let mut homes = BTreeMap::new();
     if let (true, Some(home)) = (services.runs_vaults, services.home) {
         homes.insert(me, (services.name.clone(), NodeId(home)));
     }
-    let all = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
-    for (key, row) in services.store.scan(&all).await? {
-        let live = member_of(&key).filter(|id| eligible.contains(id));
-        if let (Some(id), Ok(member)) = (live, rows::decode::<MemberRow>(&row.value))
-            && let Some(home) = member.home
-        {
+    for (id, member) in live_members(services).await? {
+        if let Some(home) = member.home {
             homes.insert(id, (member.name, NodeId(home)));
         }
     }
     Ok(homes)
+}
+
+/// Requests of this process and of each one with vaults that is alive, since its start: of others as they were at their last
+/// sign of life.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn request_totals(
+    services: &Services,
+) -> Result<BTreeMap<OrchestratorId, RequestCounts>, Fault> {
+    let members = live_members(services).await?.into_iter();
+    let mut totals: BTreeMap<_, _> = members.map(|(id, it)| (id, it.requests)).collect();
+    // Its own row is older.
+    totals.insert(services.held_leases.me(), services.counters.all_requests());
+    Ok(totals)
+}
+
+/// The processes with vaults that are alive; none where one process has the store for itself.
+async fn live_members(services: &Services) -> Result<Vec<(OrchestratorId, MemberRow)>, Fault> {
+    let eligible = services.held_leases.eligible().unwrap_or_default();
+    let all = Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS);
+    let rows = services.store.scan(&all).await?.into_iter();
+    let live = rows.filter_map(|(key, row)| {
+        let id = member_of(&key).filter(|id| eligible.contains(id))?;
+        Some((id, rows::decode(&row.value).ok()?))
+    });
+    Ok(live.collect())
 }
 
 /// The chains that this process or another one has in its configuration, and whether none of them follows it now.
@@ -288,23 +311,15 @@ pub async fn live_homes(
 /// # Errors
 /// When the store cannot be read.
 pub async fn unowned_chains(services: &Services) -> Result<BTreeMap<FollowedChain, bool>, Fault> {
-    let (me, eligible) = (services.held_leases.me(), services.held_leases.eligible());
-    let eligible = eligible.unwrap_or_default();
+    let me = services.held_leases.me();
     let mut followers: BTreeMap<FollowedChain, Vec<OrchestratorId>> = BTreeMap::new();
     for chain in services.chains.followed() {
         let able = followers.entry(chain).or_default();
         able.extend(services.runs_vaults.then_some(me));
     }
-    for (key, row) in services
-        .store
-        .scan(&Scan::prefix(KeySpace::Member, &[], MAX_MEMBERS))
-        .await?
-    {
-        let live = member_of(&key).filter(|id| eligible.contains(id));
-        if let (Some(id), Ok(member)) = (live, rows::decode::<MemberRow>(&row.value)) {
-            for chain in member.follows {
-                followers.entry(chain).or_default().push(id);
-            }
+    for (id, member) in live_members(services).await? {
+        for chain in member.follows {
+            followers.entry(chain).or_default().push(id);
         }
     }
     let mut unowned = BTreeMap::new();

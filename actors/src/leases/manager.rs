@@ -303,6 +303,7 @@ impl LeaseManagerState {
             sends_webhooks: services.webhooks.keys.is_some(),
             version: THIS_VERSION.to_owned(),
             secret_fingerprint: services.secret_fingerprint,
+            requests: services.counters.all_requests(),
         }
     }
 

@@ -23,13 +23,17 @@ use covault_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Key, KeySpace};
+use crate::{
+    process::counters::RequestCounts,
+    store::{Key, KeySpace},
+};
 
 pub use fence::{CommitGuard, GuardedStore, LeaseFence, LogListener, RestoreFence, UnleasedGuard};
 pub use hot_rows::LeaseTerm;
 pub use lease::{HeldLeases, Lease, LeaseGuard};
 pub use lease_store::{
-    first_lease, live_homes, maintenance_lease, release_all, take_all, unowned_chains, watched_ms,
+    first_lease, live_homes, maintenance_lease, release_all, request_totals, take_all,
+    unowned_chains, watched_ms,
 };
 pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
 pub use placement::preferred;
@@ -70,6 +74,8 @@ pub struct MemberRow {
     pub version: String,
     /// Tells its cluster secret from another one; `None`: it has none.
     pub secret_fingerprint: Option<[u8; 8]>,
+    /// Its requests of all kinds since its start.
+    pub requests: RequestCounts,
 }
 
 impl MemberRow {

@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::admin, version::THIS_VERSION};
+use covault_core::{fault::Fault, ids::OrchestratorId, schema::admin, version::THIS_VERSION};
 
 use super::{Operation, OperationCall, list_nodes::nodes_message};
 use crate::{
     chain_rpc::EndpointHealth,
     health::Health,
     leases, nodes, overview,
+    process::counters::RequestCounts,
     services::{Services, skip_unreadable},
     store::overview_rows::{
         self, BackupRow, FailedRequest, OpenRequestCounts, ServiceCounts, VaultCounts,
@@ -80,6 +81,7 @@ async fn with_stored(
         failures.push(failure(services, failed).await?);
     }
     let (vaults, requests) = counts.map(counted).unzip();
+    let totals = leases::request_totals(services).await?;
     Ok(admin::GetStatusResponse {
         nodes: nodes.nodes,
         want_to_join: nodes.want_to_join,
@@ -89,6 +91,7 @@ async fn with_stored(
         last_backup: backup.map(|BackupRow { at_ms, bytes }| admin::StoreBackup { at_ms, bytes }),
         failures,
         nodes_that_refuse: refusing(services).await?,
+        request_totals: totals.into_iter().map(process_totals).collect(),
         ..own
     })
 }
@@ -108,6 +111,20 @@ async fn refusing(services: &Services) -> Result<Vec<String>, Fault> {
     }
     refusing.truncate(overview::MOST_NAMES);
     Ok(refusing)
+}
+
+fn process_totals((process, counts): (OrchestratorId, RequestCounts)) -> admin::RequestTotals {
+    let RequestCounts {
+        created,
+        succeeded,
+        failed,
+    } = counts;
+    admin::RequestTotals {
+        process: process.to_string(),
+        created,
+        succeeded,
+        failed,
+    }
 }
 
 fn counted(counts: ServiceCounts) -> (admin::VaultCounts, admin::OpenRequestCounts) {
@@ -204,7 +221,6 @@ mod tests {
     use std::sync::Arc;
 
     use covault_core::{
-        ids::OrchestratorId,
         order::{ListedNodes, NodeId},
         testing::{ConstantEntropy, ManualClock},
     };
@@ -280,6 +296,46 @@ mod tests {
             let two = NodeId([2; 32]).openssh_line("process2");
             let words = format!("graz does not list {two}");
             assert_eq!(refusing(services).await.unwrap(), [words]);
+        }
+    }
+
+    #[tokio::test]
+    async fn requests__should_be_those_of_all_processes_that_are_alive() {
+        let store = Arc::new(MemoryStore::new());
+        let services = process(&store, 1, true);
+        let me = services.held_leases.me();
+        let [one, two, dead] = [1, 2, 3].map(|id| OrchestratorId::from_bytes([id; 16]));
+        let mut batch = Batch::new();
+        // Its own row is older than what it knows.
+        for (id, created) in [(me, 1), (one, 10), (two, 20), (dead, 40)] {
+            let requests = RequestCounts {
+                created,
+                ..RequestCounts::default()
+            };
+            let row = MemberRow {
+                requests,
+                ..MemberRow::default()
+            };
+            let row = rows::encode(&row).unwrap();
+            batch.put(member(id), Precondition::Absent, row);
+        }
+        store.commit(batch).await.unwrap();
+        let created = async || {
+            let totals = leases::request_totals(&services).await.unwrap();
+            let created = totals.into_iter().map(|(id, counts)| (id, counts.created));
+            created.collect::<Vec<_>>()
+        };
+        for kind in ["evmMessage", "rawMessage"] {
+            services
+                .counters
+                .request(kind, |counts| counts.created += 1);
+        }
+        assert_eq!(created().await, [(me, 2)], "nobody else is there");
+        for eligible in [vec![one, two], vec![one, two, me]] {
+            services.held_leases.set_eligible(eligible);
+            let mut wanted = [(one, 10), (two, 20), (me, 2)];
+            wanted.sort();
+            assert_eq!(created().await, wanted);
         }
     }
 }

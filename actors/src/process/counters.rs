@@ -10,6 +10,7 @@ use std::{
 
 use covault_core::deposit::transfer::FollowedChain;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     chain_rpc::ChainKey,
@@ -46,8 +47,8 @@ pub struct Counters {
     pub request_mailboxes: Arc<Mailboxes>,
 }
 
-/// Requests of one kind, since the start of this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Requests of one kind or of all, since the start of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
     /// They were accepted.
     pub created: u64,
@@ -55,6 +56,17 @@ pub struct RequestCounts {
     pub succeeded: u64,
     /// They have failed, or were rejected.
     pub failed: u64,
+}
+
+impl RequestCounts {
+    /// Those of both.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            created: self.created.saturating_add(other.created),
+            succeeded: self.succeeded.saturating_add(other.succeeded),
+            failed: self.failed.saturating_add(other.failed),
+        }
+    }
 }
 
 /// The outcome of webhooks that this process has sent since its start.
@@ -171,6 +183,13 @@ impl Counters {
     /// What became of requests here, by the name of their kind.
     pub fn requests(&self) -> BTreeMap<&'static str, RequestCounts> {
         self.requests.lock().clone()
+    }
+
+    /// The same of all kinds.
+    pub fn all_requests(&self) -> RequestCounts {
+        let requests = self.requests.lock();
+        let all = requests.values().copied();
+        all.fold(RequestCounts::default(), RequestCounts::and)
     }
 
     /// Requests have failed, which is to be written down. Of very many only the last ones are.

@@ -58,8 +58,8 @@ pub enum KeySpace {
     ProofWanted = 26,
     /// Id of a request or batch payment -> why it cannot continue now.
     Delay = 27,
-    /// Vault id, scheme -> why a key of the vault, or its next shares, are not there yet.
-    KeyProblem = 28,
+    /// Vault id, scheme -> how far a key of the vault is, or its next shares, that are not there yet.
+    KeyProgress = 28,
     /// Request id -> where its transaction is on the chain.
     Transaction = 29,
     /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
@@ -196,7 +196,7 @@ impl KeySpace {
         Self::AddressProof,
         Self::ProofWanted,
         Self::Delay,
-        Self::KeyProblem,
+        Self::KeyProgress,
         Self::Transaction,
         Self::AuditEntry,
         Self::AuditHead,

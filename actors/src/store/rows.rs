@@ -437,14 +437,14 @@ pub fn replacement_row(first: RequestId) -> Key {
     Key::new(KeySpace::Replacement, &[first.as_bytes()])
 }
 
-/// [`KeySpace::KeyProblem`].
-pub fn key_problem(vault: VaultId, scheme: Scheme) -> Key {
+/// [`KeySpace::KeyProgress`].
+pub fn key_progress(vault: VaultId, scheme: Scheme) -> Key {
     let scheme = [scheme.number()];
-    Key::new(KeySpace::KeyProblem, &[vault.as_bytes(), &scheme])
+    Key::new(KeySpace::KeyProgress, &[vault.as_bytes(), &scheme])
 }
 
-/// The scheme of a row of [`KeySpace::KeyProblem`].
-pub fn key_problem_scheme(key: &Key) -> Option<Scheme> {
+/// The scheme of a row of [`KeySpace::KeyProgress`].
+pub fn key_progress_scheme(key: &Key) -> Option<Scheme> {
     let (number, _) = key.bytes.split_last()?;
     Scheme::of(*number)
 }

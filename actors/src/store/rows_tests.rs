@@ -46,10 +46,12 @@ use crate::backup::restore::{RestoreState, RestoreTimes};
 use crate::{
     leases::{LeaseRow, MemberRow},
     nodes::status::NodeStatusRow,
-    port::{NodeHalt, NodeView, UnadmittedView},
+    port::{KeyRound, NodeHalt, NodeView, UnadmittedView},
+    process::counters::RequestCounts,
     store::overview_rows::{
         BackupRow, FailedRequest, OpenRequestCounts, ServiceCounts, VaultCounts,
     },
+    vaults::vault::KeyProgress,
 };
 
 pub fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
@@ -822,8 +824,18 @@ fn leases__should_stay_readable() {
         sends_webhooks: true,
         version: "0.1.0".into(),
         secret_fingerprint: Some([3; 8]),
+        requests: RequestCounts {
+            created: 5,
+            succeeded: 3,
+            failed: 1,
+        },
     };
     check("member-v1", &member);
+    let progress = KeyProgress {
+        problem: Some("signer-1 is offline".into()),
+        round: Some(KeyRound { round: 3, of: 5 }),
+    };
+    check("key-progress-v1", &progress);
     let node = NodeView {
         name: "vienna".into(),
         live: true,

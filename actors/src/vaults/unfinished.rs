@@ -23,7 +23,7 @@ const SPACES: [KeySpace; 4] = [
     KeySpace::Outbox,
     KeySpace::Awaiting,
     KeySpace::ProofWanted,
-    KeySpace::KeyProblem,
+    KeySpace::KeyProgress,
 ];
 /// Rows that one question reads at most.
 const PAGE: usize = 500;

@@ -8,7 +8,7 @@ mod keys;
 mod life;
 mod message;
 mod permit;
-mod problems;
+mod progress;
 mod proving;
 mod requests;
 mod resuming;
@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use covault_core::{
     attest::MadeKey,
     fault::Fault,
-    ids::{RequestId, VaultId, WalletId},
+    ids::{RequestId, SessionId, VaultId, WalletId},
     networks::Resource,
     order::KeygenOrder,
     request::SigningRequest,
@@ -42,12 +42,14 @@ pub use keys::KeyPlan;
 pub use life::{KeyShares, Msg as ReshareMsg, ReshareRequest, SharesInUse};
 pub use message::{vault_message, why_no_keys};
 pub use permit::{AdmissionPermit, parties};
+pub use progress::KeyProgress;
 pub use slots::SlotRequest;
 
 use crate::{
     audit::AuditActor,
     backup::restore,
     commands::command_commit::CommandCommit,
+    port::KeyRound,
     process::mailbox::{Mailbox, MailboxDepth, Posted},
     requests::{
         account::ChainAccount,
@@ -117,6 +119,8 @@ pub enum Msg {
     ReplaceSigners(Box<KeyPlan>),
     /// A key is to be made (again).
     KeygenDue(Scheme),
+    /// A run for a key, or for new shares of it, is in another round.
+    RoundReached(Scheme, SessionId, KeyRound),
     /// The cluster answered.
     KeygenEnded(Box<KeygenOrder>, Result<MadeKey, Fault>),
     /// About the shares of keys that are there.
@@ -204,8 +208,8 @@ pub struct VaultState {
     /// ending.
     agreed: HashMap<RequestId, AdmissionPermit>,
     expiry: approving::ApprovalExpiry,
-    /// Why keys, or their next shares, are not there yet, as their rows say.
-    problems: BTreeMap<Scheme, String>,
+    /// How far keys, or their next shares, are that are not there yet, as their rows say.
+    progress: BTreeMap<Scheme, KeyProgress>,
     in_use: watch::Sender<SharesInUse>,
 }
 
@@ -232,7 +236,7 @@ impl Actor for VaultActor {
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
         let next_index = restore::next_wallet(&services, id).await?;
-        let problems = problems::load(&services, id).await?;
+        let progress = progress::load(&services, id).await?;
         mailbox.cast(Msg::Resume)?;
         let works = life::ReshareWorks::new();
         Ok(VaultState {
@@ -256,7 +260,7 @@ impl Actor for VaultActor {
             proving: proving::ProofWork::default(),
             agreed: HashMap::new(),
             expiry: approving::ApprovalExpiry::default(),
-            problems,
+            progress,
         })
     }
 
@@ -317,6 +321,9 @@ impl Actor for VaultActor {
             }
             Msg::ReplaceSigners(plan) => live.replace_signers(&myself, *plan).await?,
             Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
+            Msg::RoundReached(scheme, session, round) => {
+                live.note_round(scheme, &session, round).await;
+            }
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
             Msg::Reshare(message) => live.handle_reshare(&myself, message).await?,
             Msg::ProofsDue => live.prove(&myself),
@@ -378,7 +385,7 @@ impl VaultState {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
             }
         }
-        self.forget_solved().await;
+        self.forget_old_progress().await;
         self.resume_reshares(myself);
         self.prove(myself);
         self.expire(myself);

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    NodeBackup, NodeConfirmations, NodeView, SignerCluster, SignerHold, SigningAttempt,
+    KeyRound, NodeBackup, NodeConfirmations, NodeView, SignerCluster, SignerHold, SigningAttempt,
 };
 use covault_core::{
     approval::Rejection,
@@ -57,6 +57,8 @@ pub struct FakeSigners {
     pub refuse_keygen: std::sync::atomic::AtomicBool,
     /// Every key generation lasts until its order ends, and then says who was missing.
     pub late_keygen: std::sync::atomic::AtomicBool,
+    /// Where every run is.
+    pub round: Mutex<Option<KeyRound>>,
     /// While true, no Ed25519 key is made, and none is refused.
     pub hold_ed25519: tokio::sync::watch::Sender<bool>,
     /// Refuse every order.
@@ -366,6 +368,10 @@ impl FakeSigners {
 
 #[async_trait]
 impl SignerCluster for FakeSigners {
+    fn round(&self, _: &SessionId) -> Option<KeyRound> {
+        *self.round.lock().unwrap()
+    }
+
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));

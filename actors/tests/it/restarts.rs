@@ -9,6 +9,7 @@ use std::{
 use covault_actors::{
     gateway::Gateway,
     operations::{CreateVault, CreateWallet},
+    port::KeyRound,
     store::{Store, memory::MemoryStore},
 };
 use covault_core::{
@@ -314,4 +315,36 @@ async fn stop__should_refuse_what_comes_later() {
         .await
         .unwrap_err();
     assert_eq!(fault.message(), "the service is shutting down");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rounds__should_be_those_of_runs_of_this_process() {
+    let world = World::new();
+    let until = async |gateway: &Gateway, wanted: Option<(u32, u32)>| {
+        let shown = async || {
+            let vault = vault_named(gateway, "main").await.unwrap();
+            let mut rounds = vault.keys.into_iter().filter_map(|key| key.round);
+            rounds.next().map(|it| (it.round, it.of))
+        };
+        while shown().await != wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    world.signers.hold_ed25519.send_replace(true);
+    *world.signers.round.lock().unwrap() = Some(KeyRound { round: 3, of: 5 });
+    let gateway = world.start().await;
+    assert!(admit(&gateway).await);
+    let made = call::<CreateVault>(&gateway, &admin(), vault_request("main")).await;
+    made.unwrap();
+    until(&gateway, Some((3, 5))).await;
+    gateway.stop().await;
+    // The next one claims the same run, and waits for its nodes.
+    *world.signers.round.lock().unwrap() = None;
+    let gateway = world.start().await;
+    until(&gateway, None).await;
+    *world.signers.round.lock().unwrap() = Some(KeyRound { round: 1, of: 5 });
+    until(&gateway, Some((1, 5))).await;
+    world.signers.hold_ed25519.send_replace(false);
+    ready(&gateway, "main").await;
+    until(&gateway, None).await;
 }

@@ -13,7 +13,7 @@ use covault_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::{ClusterInner, lock};
+use super::{Cluster, ClusterInner, lock};
 use crate::{message::OrderReply, meter, proofs::MAX_PROOFS, shares::backup::MAX_BACKUP};
 
 /// Bytes of a reply without signatures and backups, as it is on the bus. An honest node needs a few
@@ -26,6 +26,8 @@ const MAX_SIGNATURE_LEN: usize = 80;
 /// Bytes of a public key, and of a signed statement.
 const MAX_KEY: usize = 65;
 const MAX_STATEMENT: usize = 64;
+/// Rounds of a run, at most.
+const MAX_ROUNDS: u16 = 16;
 /// Answers of one node that wait in a call until it takes them.
 pub(super) const MAX_REPLIES_PER_NODE: usize = 16;
 /// The same where an answer may be large.
@@ -101,6 +103,9 @@ impl ExpectedReply {
             (Self::Noted, OrderReply::Noted { .. } | OrderReply::Busy) => true,
             (Self::Statements, OrderReply::NotPermitted) => true,
             (Self::Statements, OrderReply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
+            (Self::Key | Self::Statements, OrderReply::Round { round, of }) => {
+                (1..=MAX_ROUNDS).contains(of) && (1..=*of).contains(round)
+            }
             (Self::Activation, OrderReply::Activated) => true,
             (Self::Backups, OrderReply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
             (Self::Attestations(count), OrderReply::Attested(signatures)) => {
@@ -119,6 +124,7 @@ impl ExpectedReply {
                 | OrderReply::Busy
                 | OrderReply::Approved(_)
                 | OrderReply::Noted { .. }
+                | OrderReply::Round { .. }
                 | OrderReply::Behind { .. },
             ) => false,
         }
@@ -133,6 +139,8 @@ pub(super) struct PendingCall {
     expected: ExpectedReply,
     /// Of which generation of shares the answers are.
     epoch: u32,
+    /// The furthest round that each of them said it was in, and how many there are.
+    rounds: HashMap<NodeId, (u16, u16)>,
     /// Whose answers count, and the places that each has left.
     permits: HashMap<NodeId, Arc<Semaphore>>,
     replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
@@ -165,6 +173,16 @@ impl PendingCall {
             permits: Arc::clone(permits),
             replies: self.replies.clone(),
         })
+    }
+
+    /// The furthest round that two nodes have reached.
+    fn round(&self) -> Option<(u16, u16)> {
+        let is_seconded = |(round, of): &&(u16, u16)| {
+            let said = self.rounds.values();
+            let those = said.filter(|(reached, all)| all == of && reached >= round);
+            those.count() > 1
+        };
+        self.rounds.values().filter(is_seconded).max().copied()
     }
 }
 
@@ -240,7 +258,25 @@ impl Drop for CallGuard<'_> {
     }
 }
 
+impl Cluster {
+    /// The furthest round that two nodes of a key generation or reshare say they have reached, and how many there are: one
+    /// alone is not believed. `None`: they have not said so, or the run is over. For people.
+    pub fn round(&self, session: &SessionId) -> Option<(u16, u16)> {
+        lock(&self.shared.calls).get(session)?.round()
+    }
+}
+
 impl ClusterInner {
+    /// A node says which round of a run it is in.
+    pub(super) fn note_round(&self, session: SessionId, node: NodeId, round: u16, of: u16) {
+        if let Some(call) = lock(&self.calls).get_mut(&session) {
+            let (reached, all) = call.rounds.entry(node).or_insert((round, of));
+            if *all == of {
+                *reached = round.max(*reached);
+            }
+        }
+    }
+
     /// Registers for the answers of these nodes.
     ///
     /// # Errors
@@ -262,6 +298,7 @@ impl ClusterInner {
         let waiting = PendingCall {
             expected,
             epoch,
+            rounds: HashMap::new(),
             permits: nodes.iter().map(permit).collect(),
             replies: sender,
         };

@@ -169,6 +169,10 @@ impl ClusterInner {
             OrderReply::Failed {
                 culprits, reason, ..
             } => Err(self.node_registry.misbehaved(&culprits).caused_by(reason)),
+            OrderReply::Round { round, of } => {
+                self.note_round(order.session, node, round, of);
+                Ok(None)
+            }
             OrderReply::Signed(_)
             | OrderReply::Prepared(_)
             | OrderReply::Activated

@@ -294,6 +294,11 @@ impl ClusterInner {
                 let silent: Vec<NodeId> = silent.copied().collect();
                 return Err(self.silent(&parties, &silent));
             };
+            // It may be started again before it is done, and says so when it gets the order once more.
+            if let OrderReply::Round { round, of } = reply {
+                self.note_round(order.session, node, round, of);
+                continue;
+            }
             heard.insert(node);
             match reply {
                 OrderReply::Prepared(signature) => {

@@ -322,12 +322,13 @@ mod tests {
         SessionId::from_bytes([5; 16])
     }
 
-    /// A cluster without nodes, and two who speak as nodes: the second is honest.
+    /// A cluster without nodes, two who speak as nodes, of whom the second is honest, and one who was asked for nothing.
     struct ListenFixture {
         cluster: Arc<Cluster>,
         orchestrator: NodeId,
         hostile: EnvelopeCodec,
         honest: EnvelopeCodec,
+        stranger: EnvelopeCodec,
     }
 
     async fn world() -> ListenFixture {
@@ -350,6 +351,7 @@ mod tests {
             orchestrator: orchestrator.id(),
             hostile: codec(),
             honest: codec(),
+            stranger: codec(),
         }
     }
 
@@ -400,6 +402,60 @@ mod tests {
     fn signed(count: usize) -> OrderReply {
         let (r, s) = ([1; 32], [2; 32]);
         OrderReply::Signed(vec![Signature::Ed25519 { r, s }; count])
+    }
+
+    #[tokio::test]
+    async fn round__should_be_taken_from_those_who_were_asked_and_where_there_can_be_one() {
+        let world = world().await;
+        let said = |round, of| OrderReply::Round { round, of };
+        let mut call = world.call(ExpectedReply::Key);
+        world.say(&world.stranger, &said(1, 5));
+        for (round, of) in [(0, 5), (6, 5), (100, 100)] {
+            world.say(&world.hostile, &said(round, of));
+        }
+        world.say(&world.honest, &said(2, 5));
+        let taken = timeout(Duration::from_secs(60), call.replies.recv()).await;
+        let (from, _, reply) = taken.unwrap().unwrap();
+        assert_eq!(from, world.honest.id());
+        assert!(matches!(reply, OrderReply::Round { round: 2, of: 5 }));
+        drop(call);
+
+        let mut call = world.call(ExpectedReply::Signatures(1, Curve::Ed25519));
+        world.say(&world.honest, &said(1, 5));
+        world.say(&world.honest, &signed(1));
+        let taken = timeout(Duration::from_secs(60), call.replies.recv()).await;
+        let (_, _, reply) = taken.unwrap().unwrap();
+        assert!(
+            matches!(reply, OrderReply::Signed(_)),
+            "signing has no rounds for people"
+        );
+    }
+
+    #[tokio::test]
+    async fn round__should_be_one_that_two_nodes_have_reached() {
+        let world = world().await;
+        let [hostile, honest] = [&world.hostile, &world.honest].map(|codec| codec.id());
+        let note = |node, round, of| world.cluster.shared.note_round(session(), node, round, of);
+        let round = || world.cluster.round(&session());
+        let call = world.call(ExpectedReply::Key);
+        note(hostile, 9, 9);
+        note(honest, 1, 5);
+        assert_eq!(round(), None, "they do not agree on how many there are");
+        note(hostile, 5, 5);
+        assert_eq!(round(), None, "its first word counts");
+        drop(call);
+
+        let call = world.call(ExpectedReply::Statements);
+        note(hostile, 5, 5);
+        assert_eq!(round(), None, "nobody else is there");
+        let mut seen = Vec::new();
+        for reached in [1, 3, 2, 4] {
+            note(honest, reached, 5);
+            seen.extend(round());
+        }
+        assert_eq!(seen, [(1, 5), (3, 5), (3, 5), (4, 5)]);
+        drop(call);
+        assert_eq!(round(), None, "it is over");
     }
 
     #[tokio::test]

@@ -340,6 +340,12 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
             }),
         ),
         (
+            "reply-round",
+            EnvelopeKind::Reply,
+            true,
+            reply(OrderReply::Round { round: 2, of: 5 }),
+        ),
+        (
             "question-pending",
             EnvelopeKind::Question,
             true,

@@ -52,6 +52,8 @@ struct RunningSession {
     run: ProtocolRun,
     orchestrator: NodeId,
     epoch: u32,
+    /// The last round that the orchestrator was told of.
+    told_round: u16,
     job: SessionJob,
 }
 
@@ -260,6 +262,7 @@ impl Node {
             run,
             orchestrator,
             epoch,
+            told_round: 0,
             job,
         };
         *lock(&cell.work) = SessionState::Running(Box::new(running));

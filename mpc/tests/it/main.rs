@@ -35,6 +35,7 @@ mod nonce_crash;
 mod pair_keys;
 mod peers;
 mod pool;
+mod rounds;
 mod secrets;
 #[path = "../support/mod.rs"]
 mod support;

@@ -63,6 +63,14 @@ pub enum OrderReply {
         epoch: u32,
     },
     Busy,
+    Approved(Vec<u8>),
+    Noted {
+        held_until_ms: u64,
+    },
+    Round {
+        round: u16,
+        of: u16,
+    },
 }
 
 /// `None` for other messages.

@@ -11,14 +11,17 @@ use rustix::io::Errno;
 
 use super::{
     super::{
+        ago,
         client::ConnectionArgs,
-        status::{is_backed_up, last_backup},
+        status::{cannot_sign, is_backed_up, is_counted_long_ago, last_backup, why_nothing_signs},
     },
     Check, within,
 };
 
 const ORCHESTRATOR: &str = "orchestrator";
 const NODES: &str = "signer nodes";
+const VAULTS: &str = "vaults";
+const UNCOUNTED: &str = "the vaults were not counted yet";
 const LISTS: &str = "who lists whom";
 const VERSIONS: &str = "versions";
 const BACKUP: &str = "backup of the store";
@@ -77,6 +80,7 @@ fn found(status: &GetStatusResponse) -> Vec<Check> {
         return checks;
     }
     checks.push(nodes(&status.nodes));
+    checks.push(vaults(status));
     checks.push(lists(status));
     checks.push(versions(status));
     checks.push(backup(status));
@@ -99,14 +103,42 @@ fn nodes(nodes: &[Node]) -> Check {
     )
 }
 
+fn vaults(status: &GetStatusResponse) -> Check {
+    if let Some(reason) = why_nothing_signs(status) {
+        let found = format!("none can sign, as far as is known: {reason}");
+        return Check::fail(VAULTS, found, "covault status says more");
+    }
+    let Some(vaults) = &status.vaults else {
+        return Check::warn(VAULTS, UNCOUNTED, "ask again in a minute");
+    };
+    let cannot = cannot_sign(vaults);
+    if cannot > 0 {
+        let named = vaults.cannot_sign.join("; ");
+        let more =
+            cannot.saturating_sub(u64::try_from(vaults.cannot_sign.len()).unwrap_or(u64::MAX));
+        let more = match more {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        let mend = "start their signer nodes, or finish their keys (covault status says more)";
+        return Check::fail(VAULTS, format!("{cannot} cannot sign: {named}{more}"), mend);
+    }
+    let found = format!("all of {} can sign", vaults.ready);
+    if is_counted_long_ago(status, vaults) {
+        let passed_ms = status.now_ms.saturating_sub(vaults.counted_ms);
+        let found = format!("{found}, as they were {}", ago(passed_ms));
+        return Check::warn(VAULTS, found, "see the logs of the processes with vaults");
+    }
+    Check::ok(VAULTS, found)
+}
+
 /// Whether processes list each other as they must.
 fn lists(status: &GetStatusResponse) -> Check {
     let refused = status.nodes_that_refuse.iter();
     let refused = refused.map(|words| format!("{words} (signer.orchestrators)"));
     let strangers = status.vaults.as_ref().map(|vaults| vaults.strangers.iter());
     if status.vaults.is_none() && status.nodes_that_refuse.is_empty() {
-        let found = "the vaults were not counted yet";
-        return Check::warn(LISTS, found, "ask again in a minute");
+        return Check::warn(LISTS, UNCOUNTED, "ask again in a minute");
     }
     let words: Vec<String> = refused
         .chain(strangers.into_iter().flatten().cloned())
@@ -166,7 +198,6 @@ fn backup(status: &GetStatusResponse) -> Check {
 #[allow(non_snake_case)]
 mod tests {
     use covault_core::schema::admin::{StoreBackup, VaultCounts};
-
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
@@ -197,8 +228,13 @@ mod tests {
         let mut status = GetStatusResponse {
             now_ms: OLD_BACKUP_MS + 1_000,
             version: THIS_VERSION.into(),
+            orchestrators: 1,
+            nodes_as_of_ms: Some(OLD_BACKUP_MS),
             nodes: vec![node("vienna", THIS_VERSION, true), node("graz", "", true)],
-            vaults: Some(VaultCounts::default()),
+            vaults: Some(VaultCounts {
+                counted_ms: OLD_BACKUP_MS,
+                ..VaultCounts::default()
+            }),
             last_backup: Some(StoreBackup {
                 at_ms: 1_000,
                 bytes: 1,
@@ -233,6 +269,47 @@ mod tests {
         assert_eq!(of(&status, ORCHESTRATOR), Some(State::Fail));
         status.store_problem = Some("it cannot be reached".into());
         assert_eq!(states(&status).len(), 1);
+    }
+
+    #[test]
+    fn vaults__should_be_said_to_sign_only_where_that_is_known_of_now() {
+        let now_ms = OLD_BACKUP_MS;
+        let mut counts = VaultCounts {
+            counted_ms: now_ms,
+            ready: 12,
+            ..VaultCounts::default()
+        };
+        let status = |counts: &VaultCounts| GetStatusResponse {
+            now_ms,
+            orchestrators: 1,
+            nodes_as_of_ms: Some(now_ms),
+            vaults: Some(counts.clone()),
+            ..GetStatusResponse::default()
+        };
+        let said = |status: &GetStatusResponse| {
+            let check = vaults(status);
+            (check.state, check.found)
+        };
+        let ok = (State::Ok, "all of 12 can sign".to_owned());
+        assert_eq!(said(&status(&counts)), ok);
+        let dead = GetStatusResponse {
+            orchestrators: 0,
+            ..status(&counts)
+        };
+        let words = "none can sign, as far as is known: no process with vaults is alive";
+        assert_eq!(said(&dead), (State::Fail, words.to_owned()));
+        let uncounted = GetStatusResponse {
+            vaults: None,
+            ..status(&counts)
+        };
+        assert_eq!(said(&uncounted), (State::Warn, UNCOUNTED.to_owned()));
+        counts.counted_ms = now_ms - 31 * 60 * 1000;
+        let words = "all of 12 can sign, as they were 31 min ago";
+        assert_eq!(said(&status(&counts)), (State::Warn, words.to_owned()));
+        counts.short = 3;
+        counts.cannot_sign = vec!["main: 1 of 2 signers".into()];
+        let words = "3 cannot sign: main: 1 of 2 signers; and 2 more";
+        assert_eq!(said(&status(&counts)), (State::Fail, words.to_owned()));
     }
 
     #[tokio::test]

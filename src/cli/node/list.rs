@@ -62,7 +62,8 @@ fn table(response: &ListNodesResponse) -> String {
         .join("\n")
 }
 
-fn state(node: &Node) -> &'static str {
+/// What it does now, in a word.
+pub(in crate::cli) fn state(node: &Node) -> &'static str {
     match node.live {
         false if is_clock_too_far(node) => "clock off",
         false => "offline",
@@ -167,7 +168,7 @@ fn notes(response: &ListNodesResponse) -> Vec<String> {
     lines
 }
 
-/// "+1.5 s", and "ok" for what heartbeats cannot tell from their own delay.
+/// How far its clock is off: "+1.5 s", and "ok" for what heartbeats cannot tell from their own delay.
 pub(in crate::cli) fn skew(ms: i64) -> String {
     let tenths = ms / 100;
     match tenths {

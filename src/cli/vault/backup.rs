@@ -12,7 +12,7 @@ use covault_mpc::shares::backup::check_sealed;
 
 use super::VaultSelector;
 use crate::{
-    cli::{client::ConnectionArgs, print_line},
+    cli::{client::ConnectionArgs, print_line, progress::ProgressSpinner},
     files,
 };
 
@@ -47,8 +47,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         vault_uuid: vault.uuid.clone(),
         recipients: args.recipients,
     };
+    let signers = vault.signers.len();
+    let what = format!("vault {}: {signers} nodes encrypt their shares", vault.name);
+    let progress = ProgressSpinner::start(what);
     let answered = client.call_with_timeout::<BackupVault>(TIMEOUT, &request);
     let backups = answered.await?.backups;
+    let made = backups.iter().filter(|it| it.backup.is_some()).count();
+    progress.next(format!(
+        "vault {}: {made} of {} backups were made",
+        vault.name,
+        backups.len()
+    ));
+    drop(progress);
     files::make_folder(&args.out)?;
     // By scheme: how many there are, and how many are needed.
     let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();

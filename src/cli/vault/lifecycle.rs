@@ -182,7 +182,6 @@ async fn run_reshare(
     let old = epochs(before.keys.iter().filter(selected));
     let progress = ProgressSpinner::start(format!("vault {name}: resharing"));
     let started = tokio::time::Instant::now();
-    let mut told = String::new();
     loop {
         let keys: Vec<&Key> = vault.keys.iter().filter(selected).collect();
         if keys.iter().all(|key| key.work.is_none()) {
@@ -197,11 +196,9 @@ async fn run_reshare(
                  the cause and repeat the command, or cancel: `covault vault reshare --cancel`"
             );
         }
-        let state = state(&keys);
-        if state != told {
-            progress.next(format!("vault {name}: {state}"));
-            told = state;
-        }
+        let (doing, problem) = (state(&keys), problem(&keys));
+        progress.next_after(format!("vault {name}: {doing}"), problem.as_deref());
+        let told = progress::with_problem(&doing, problem.as_deref());
         if started.elapsed() > Duration::from_secs(vault_keys.timeout) {
             drop(progress);
             if keys.iter().all(|key| step(key) != Some(PREPARING)) {
@@ -222,7 +219,6 @@ async fn run_reshare(
             // It may be starting again: what is in progress continues then.
             Err(problem) => {
                 progress.next(format!("vault {name}: {problem:#}"));
-                told.clear();
                 continue;
             }
         };
@@ -316,6 +312,12 @@ pub fn ability(shares: &Shares) -> String {
     )
 }
 
+/// Which round the run for a key or its next shares is in, as an addition.
+fn round(key: &Key) -> String {
+    let round = progress::round_in_words(key);
+    round.map(|round| format!(", {round}")).unwrap_or_default()
+}
+
 /// What is in progress for these keys, in words.
 fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
@@ -324,12 +326,20 @@ fn state(keys: &[&Key]) -> String {
             HALTED => "failed",
             _ => "activating the new shares",
         };
-        Some(match &key.problem {
-            Some(problem) => format!("{}: {doing}, retrying: {problem}", key.scheme),
-            None => format!("{}: {doing}", key.scheme),
-        })
+        Some(format!("{}: {doing}{}", key.scheme, round(key)))
     });
     states.collect::<Vec<_>>().join("; ")
+}
+
+/// Why earlier tries for these keys have failed.
+fn problem(keys: &[&Key]) -> Option<String> {
+    let problems = keys.iter().filter(|key| key.work.is_some());
+    let problems = problems.filter_map(|key| {
+        let problem = key.problem.as_ref()?;
+        Some(format!("{}: {problem}", key.scheme))
+    });
+    let problems = problems.collect::<Vec<_>>().join("; ");
+    Some(problems).filter(|problems| !problems.is_empty())
 }
 
 /// Prints a vault with its keys and who holds their shares.
@@ -361,12 +371,14 @@ pub async fn show(which: VaultSelector, json: bool, target: ConnectionArgs) -> a
                 }
                 print_line(format_args!("  {}", ability(shares)));
             }
-            None => print_line(format_args!("{}  no key yet", key.scheme)),
+            None => print_line(format_args!("{}  no key yet{}", key.scheme, round(key))),
         }
         if let Some(work) = &key.work {
             let to = format!("{}-of-{}, for", work.threshold, work.holders.len());
             match work.step.as_str() {
-                PREPARING => print_line(format_args!("  in progress: reshare, {to}")),
+                PREPARING => {
+                    print_line(format_args!("  in progress{}: reshare, {to}", round(key)));
+                }
                 HALTED => {
                     print_line(format_args!(
                         "  failed; repeat the command to retry: {}",

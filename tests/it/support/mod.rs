@@ -15,6 +15,7 @@ mod processes;
 #[path = "../../../mpc/tests/support/search.rs"]
 pub mod search;
 mod solana_stub;
+mod tmux;
 
 pub use browsers::*;
 pub use chains::*;
@@ -26,3 +27,4 @@ pub use grpc::*;
 pub use ports::free_port;
 pub use processes::*;
 pub use solana_stub::*;
+pub use tmux::*;

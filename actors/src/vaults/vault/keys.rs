@@ -14,7 +14,7 @@ use covault_core::{
 };
 use ractor::RpcReplyPort;
 
-use super::{Msg, VaultState, asking::ask_cluster};
+use super::{Msg, VaultState, asking::ask_cluster, progress::with_rounds};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
@@ -32,6 +32,13 @@ pub(super) struct KeygenWork {
     tries: u32,
     /// The key was asked for again while the run was in progress: what refuses that is older than the call.
     again: bool,
+}
+
+impl KeygenWork {
+    /// Whether this is the run that the cluster is asked for.
+    pub(super) fn runs(&self, session: &SessionId) -> bool {
+        self.run.as_ref().is_some_and(|(run, _)| run == session)
+    }
 }
 
 pub(super) type KeygenWorks = HashMap<Scheme, KeygenWork>;
@@ -104,12 +111,15 @@ impl VaultState {
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
         let session = order.session;
-        let asked = order.clone();
+        let (asked, watcher) = (order.clone(), myself.clone());
         let task = ask_cluster(
             myself,
             patience,
             "key generation timed out",
-            async move { signers.keygen(&asked).await },
+            async move {
+                let run = signers.keygen(&asked);
+                with_rounds(watcher, Arc::clone(&signers), (scheme, session), run).await
+            },
             move |result| Msg::KeygenEnded(Box::new(order), result),
         );
         self.keygens.entry(scheme).or_default().run = Some((session, task));

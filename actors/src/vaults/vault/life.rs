@@ -25,7 +25,7 @@ use covault_core::{
 };
 use ractor::RpcReplyPort;
 
-use super::{Msg as VaultMsg, VaultState, asking::ask_cluster};
+use super::{Msg as VaultMsg, VaultState, asking::ask_cluster, progress::with_rounds};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
@@ -112,6 +112,11 @@ pub(super) struct ReshareWork {
 }
 
 impl ReshareWork {
+    /// Whether this is the run that the cluster is asked for.
+    pub(super) fn runs(&self, session: &SessionId) -> bool {
+        self.run.as_ref().is_some_and(|(run, _)| run == session)
+    }
+
     /// Resets the counters of failed runs.
     fn reset_failures(&mut self) {
         (self.run, self.next_run) = (None, None);
@@ -332,12 +337,15 @@ impl VaultState {
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(DEADLINE_GRACE_MS));
         let session = order.session;
-        let asked = order.clone();
+        let (asked, watcher) = (order.clone(), myself.clone());
         let task = ask_cluster(
             myself,
             patience,
             "resharing timed out",
-            async move { signers.reshare(&asked).await },
+            async move {
+                let run = signers.reshare(&asked);
+                with_rounds(watcher, Arc::clone(&signers), (scheme, session), run).await
+            },
             move |result| VaultMsg::Reshare(Msg::ReshareEnded(Box::new(order), result)),
         );
         self.works.entry(scheme).or_default().run = Some((session, task));

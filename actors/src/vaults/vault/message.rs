@@ -15,8 +15,12 @@ use covault_core::{
     },
 };
 
-use super::problems::{self, is_open};
-use crate::{nodes::status, port::NodeView, services::Services};
+use super::progress::{self, KeyProgress, is_open};
+use crate::{
+    nodes::status,
+    port::{KeyRound, NodeView},
+    services::Services,
+};
 
 /// How many holders of a generation of a vault can sign now.
 fn available(vault: VaultId, generation: &Generation, nodes: &BTreeMap<NodeId, NodeView>) -> usize {
@@ -33,8 +37,8 @@ pub async fn why_no_keys(services: &Services, vault: &Vault) -> Result<String, F
     if let Some(reason) = vault.failed_reason() {
         return Ok(reason.to_owned());
     }
-    let mut problems = problems::load(services, vault.id).await?.into_values();
-    let problem = problems.next();
+    let progress = progress::load(services, vault.id).await?.into_values();
+    let problem = progress.filter_map(|it| it.problem).next();
     Ok(problem.unwrap_or_else(|| "its keys are being generated".to_owned()))
 }
 
@@ -44,7 +48,7 @@ pub async fn why_no_keys(services: &Services, vault: &Vault) -> Result<String, F
 /// # Errors
 /// When the store cannot be read.
 pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::Vault, Fault> {
-    let problems = problems::load(services, vault.id).await?;
+    let progress = progress::load(services, vault.id).await?;
     let holders = vault.keys.iter().filter_map(|key| match &key.state {
         KeyState::Ready(live) => Some(&live.generation.holders),
         _ => None,
@@ -56,7 +60,7 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
     let keys: Vec<admin::Key> = vault
         .keys
         .iter()
-        .map(|key| key_message(vault.id, key, &problems, &nodes))
+        .map(|key| key_message(vault.id, key, &progress, &nodes))
         .collect();
     let mut live = vault.keys.iter().filter_map(|key| match &key.state {
         KeyState::Ready(live) => Some(&live.generation),
@@ -89,7 +93,7 @@ pub async fn vault_message(services: &Services, vault: &Vault) -> Result<admin::
 fn key_message(
     vault: VaultId,
     key: &VaultKey,
-    problems: &BTreeMap<Scheme, String>,
+    progress: &BTreeMap<Scheme, KeyProgress>,
     nodes: &BTreeMap<NodeId, NodeView>,
 ) -> admin::Key {
     let live = match &key.state {
@@ -97,12 +101,18 @@ fn key_message(
         _ => None,
     };
     let work = live.and_then(work);
+    let progress = progress.get(&key.scheme).filter(|_| is_open(key)).cloned();
+    let KeyProgress { problem, round } = progress.unwrap_or_default();
     let unconfirmed = live.map(|live| lines(live.untold())).unwrap_or_default();
     admin::Key {
         scheme: key.scheme.name().to_owned(),
         shares: live.map(|live| shares(vault, &live.generation, nodes)),
         work,
-        problem: problems.get(&key.scheme).filter(|_| is_open(key)).cloned(),
+        problem,
+        round: round.map(|KeyRound { round, of }| admin::KeyRound {
+            round: round.into(),
+            of: of.into(),
+        }),
         unconfirmed,
         leftover: live.map(leftover).unwrap_or_default(),
     }

@@ -31,14 +31,16 @@ impl Node {
         let (session, attempt) = cell.key;
         match outcome {
             Ok(RunProgress { send, finished }) => {
-                let SessionState::Running(running) = &*work else {
+                let SessionState::Running(running) = &mut *work else {
                     return;
                 };
                 let epoch = running.epoch;
+                let round = send.iter().map(|message| message.round).max();
                 for message in send {
                     self.send(epoch, cell.key, &running.run, &message);
                     wipe(message.body);
                 }
+                self.tell_round(cell.key, running, round.unwrap_or_default());
                 let Some(finished) = finished else { return };
                 let SessionState::Running(running) = cell.end(work) else {
                     return;
@@ -85,6 +87,23 @@ impl Node {
                 self.ban_then_reply(cell.key, &running, ban, reply);
             }
         }
+    }
+
+    /// People wait for keys and new shares: their orchestrator hears how far a run is.
+    fn tell_round(&self, (session, attempt): AttemptId, running: &mut RunningSession, round: u16) {
+        if matches!(running.job, SessionJob::Sign { .. }) || round <= running.told_round {
+            return;
+        }
+        running.told_round = round;
+        let of = running.run.last_round();
+        let reply = OrderReply::Round { round, of };
+        self.reply(
+            running.orchestrator,
+            running.epoch,
+            session,
+            attempt,
+            &reply,
+        );
     }
 
     /// Writes evidence of an equivocation into the node's folder, as text.
