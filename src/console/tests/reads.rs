@@ -91,10 +91,16 @@ impl ReadCounts {
     /// What a history says, and how many rows it has read.
     async fn history(&self, query: &str) -> (String, usize) {
         let path = format!("/history?vault={}&{query}", self.vault);
-        self.store.rows.store(0, Ordering::SeqCst);
-        let page = self.world.get(&path, &self.person.cookie).await;
-        assert_eq!(page.status, 200, "{}", page.text);
-        (page.text, self.store.rows.load(Ordering::SeqCst))
+        let (mut text, mut least) = (String::new(), usize::MAX);
+        // What the service itself reads meanwhile, now and then, is not the page's.
+        for _ in 0..3 {
+            self.store.rows.store(0, Ordering::SeqCst);
+            let page = self.world.get(&path, &self.person.cookie).await;
+            assert_eq!(page.status, 200, "{}", page.text);
+            text = page.text;
+            least = least.min(self.store.rows.load(Ordering::SeqCst));
+        }
+        (text, least)
     }
 }
 
