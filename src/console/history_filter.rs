@@ -181,7 +181,7 @@ pub enum NextPage {
 }
 
 /// What was looked at.
-pub struct LookedAt {
+pub struct HistoryLook {
     pub requests: usize,
     /// As protobuf.
     pub bytes: usize,
@@ -199,8 +199,8 @@ pub async fn list(
     vault: &str,
     page: (i64, i64),
     mut each: impl FnMut(wire::SigningRequest),
-) -> Result<LookedAt, Fault> {
-    let mut looked = LookedAt {
+) -> Result<HistoryLook, Fault> {
+    let mut looked = HistoryLook {
         requests: 0,
         bytes: 0,
     };

@@ -17,7 +17,7 @@ use futures::{StreamExt as _, stream};
 
 use super::{
     ConsoleCall,
-    history_filter::{HistoryFilter, HistoryPart, LookedAt, NextPage, PlaceText, goes_on, list},
+    history_filter::{HistoryFilter, HistoryLook, HistoryPart, NextPage, PlaceText, goes_on, list},
     listing::shown,
     response::PageError,
     views::RequestView,
@@ -235,7 +235,7 @@ impl<'a> Search<'a> {
         &self,
         (vault, place): (&str, i64),
         found: &mut ShownRequests,
-    ) -> Result<LookedAt, Fault> {
+    ) -> Result<HistoryLook, Fault> {
         let page = (place, SEARCH_PAGE);
         list(self.gateway, self.caller, vault, page, |it| {
             if self.filter.fits(&it) && self.filter.has_text(&it) {

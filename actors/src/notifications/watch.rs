@@ -40,7 +40,7 @@ pub type ToldChanges = BTreeMap<NotificationKey, Option<Notification>>;
 
 /// When a request was looked at while it waited, and when it is to be looked at again; in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LookedAt {
+pub struct LookedAtRequest {
     /// When something was due for it.
     due_ms: u64,
     /// When the next approval of it ends.
@@ -51,7 +51,7 @@ pub struct LookedAt {
 #[derive(Default)]
 pub struct NotificationWatch {
     /// The requests that were looked at while they waited.
-    looked_at: HashMap<RequestId, LookedAt>,
+    looked_at: HashMap<RequestId, LookedAtRequest>,
     /// For whom that was.
     audience: Vec<(UserId, u64)>,
     /// Since when each node was found away, in milliseconds since the Unix epoch.
@@ -68,7 +68,7 @@ impl NotificationWatch {
         services: &Services,
         audience: &[NotificationListener],
         told: &ToldNotifications,
-    ) -> Result<(ToldChanges, HashMap<RequestId, LookedAt>), Fault> {
+    ) -> Result<(ToldChanges, HashMap<RequestId, LookedAtRequest>), Fault> {
         let who: Vec<_> = audience
             .iter()
             .map(|it| (it.user.id, it.target.set_at_ms))
@@ -103,7 +103,7 @@ impl NotificationWatch {
     }
 
     /// What a look has found is written down.
-    pub fn noted(&mut self, looked_at: HashMap<RequestId, LookedAt>) {
+    pub fn noted(&mut self, looked_at: HashMap<RequestId, LookedAtRequest>) {
         self.looked_at.extend(looked_at);
     }
 
@@ -206,7 +206,7 @@ async fn asked(
     told: &ToldNotifications,
     new: &[(RequestId, u64)],
     changes: &mut ToldChanges,
-) -> Result<HashMap<RequestId, LookedAt>, Fault> {
+) -> Result<HashMap<RequestId, LookedAtRequest>, Fault> {
     let mut open: HashMap<UserId, usize> = HashMap::new();
     for (user, _) in told.keys() {
         let count = open.entry(*user).or_default();
@@ -222,7 +222,7 @@ async fn asked(
             let ends = given.into_iter().flatten();
             let ends = ends.map(|given| given.terms.valid_until_ms);
             let again_ms = ends.filter(|end_ms| *end_ms > now_ms).min();
-            let looked = LookedAt {
+            let looked = LookedAtRequest {
                 due_ms: *due_ms,
                 again_ms: again_ms.unwrap_or(u64::MAX),
             };

@@ -21,7 +21,7 @@ use crate::{
     commands::{caller::Caller, command_commit::CommandCommit, idempotency::KeyLocks},
     deposits::start::NotedChains,
     health::HealthCheck,
-    process::{mailbox::Mailbox, waiters::CompletionWaiters},
+    process::{mailbox::ActorMailbox, waiters::CompletionWaiters},
     services::Services,
     vaults::{
         directory,
@@ -109,7 +109,7 @@ impl OperationCall<'_> {
     /// Asks an actor.
     async fn ask<M: Send + 'static, T: Send + 'static>(
         &self,
-        actor: &Mailbox<M>,
+        actor: &ActorMailbox<M>,
         message: impl FnOnce(RpcReplyPort<T>) -> M,
     ) -> Result<T, Fault> {
         answer(actor.call(message, self.services.call_timeout()).await)

@@ -65,12 +65,12 @@ impl MailboxDepth {
 /// A message on its way: it waits until it is opened, or the actor ends.
 pub struct Posted<M> {
     message: M,
-    place: Place,
+    place: MailboxPlace,
 }
 
-struct Place(Arc<MailboxDepth>);
+struct MailboxPlace(Arc<MailboxDepth>);
 
-impl Drop for Place {
+impl Drop for MailboxPlace {
     fn drop(&mut self) {
         let MailboxDepth { waiting, all } = &*self.0;
         let before = waiting.fetch_sub(1, Ordering::Relaxed);
@@ -84,16 +84,16 @@ impl<M> Posted<M> {
         depth.all.moved(before, before.saturating_add(1));
         Self {
             message,
-            place: Place(Arc::clone(depth)),
+            place: MailboxPlace(Arc::clone(depth)),
         }
     }
 
     /// It waits no longer. Also the address of its actor.
-    pub fn open(self, actor: ActorRef<Self>) -> (M, Mailbox<M>)
+    pub fn open(self, actor: ActorRef<Self>) -> (M, ActorMailbox<M>)
     where
         M: Send + 'static,
     {
-        let mailbox = Mailbox::new(actor, Arc::clone(&self.place.0));
+        let mailbox = ActorMailbox::new(actor, Arc::clone(&self.place.0));
         (self.message, mailbox)
     }
 }
@@ -105,18 +105,18 @@ impl<M> fmt::Debug for Posted<M> {
 }
 
 /// The address of an actor whose messages are counted.
-pub struct Mailbox<M: Send + 'static> {
+pub struct ActorMailbox<M: Send + 'static> {
     actor: ActorRef<Posted<M>>,
     depth: Arc<MailboxDepth>,
 }
 
-impl<M: Send + 'static> Clone for Mailbox<M> {
+impl<M: Send + 'static> Clone for ActorMailbox<M> {
     fn clone(&self) -> Self {
         Self::new(self.actor.clone(), Arc::clone(&self.depth))
     }
 }
 
-impl<M: Send + 'static> Mailbox<M> {
+impl<M: Send + 'static> ActorMailbox<M> {
     /// `depth` is the one that the actor was started with.
     pub fn new(actor: ActorRef<Posted<M>>, depth: Arc<MailboxDepth>) -> Self {
         Self { actor, depth }
@@ -201,11 +201,13 @@ mod tests {
         }
     }
 
-    async fn busy(all: &Arc<Mailboxes>) -> (Mailbox<Option<RpcReplyPort<()>>>, Arc<Semaphore>) {
+    async fn busy(
+        all: &Arc<Mailboxes>,
+    ) -> (ActorMailbox<Option<RpcReplyPort<()>>>, Arc<Semaphore>) {
         let gate = Arc::new(Semaphore::new(0));
         let spawned = Actor::spawn(None, BusyActor(Arc::clone(&gate)), ()).await;
         let depth = MailboxDepth::new(all);
-        (Mailbox::new(spawned.unwrap().0, depth), gate)
+        (ActorMailbox::new(spawned.unwrap().0, depth), gate)
     }
 
     async fn until(all: &Mailboxes, depth: usize) {

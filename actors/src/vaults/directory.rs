@@ -15,7 +15,7 @@ use crate::{
     leases::LeaseScope,
     nodes,
     process::{
-        mailbox::{Mailbox, MailboxDepth},
+        mailbox::{ActorMailbox, MailboxDepth},
         tasks::contained,
     },
     requests::refused::RefusedLooks,
@@ -31,7 +31,7 @@ use crate::{
 pub type DirectoryAddress = Option<ActorRef<Msg>>;
 
 /// Where a vault's actor goes; `None` when it is not here, or starting again.
-pub type VaultReply = RpcReplyPort<Option<Mailbox<vault::Msg>>>;
+pub type VaultReply = RpcReplyPort<Option<ActorMailbox<vault::Msg>>>;
 
 /// Messages.
 pub enum Msg {
@@ -67,7 +67,7 @@ pub struct VaultDirectory;
 pub struct DirectoryState {
     services: Arc<Services>,
     /// With the version of the lease under which each runs.
-    vaults: HashMap<VaultId, (Mailbox<vault::Msg>, u64)>,
+    vaults: HashMap<VaultId, (ActorMailbox<vault::Msg>, u64)>,
     ids: HashMap<ActorId, VaultId>,
     /// Who waits for the end of an actor.
     ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
@@ -335,7 +335,7 @@ impl DirectoryState {
                 self.starting.insert(id);
                 self.ids.insert(id, vault);
                 self.vaults
-                    .insert(vault, (Mailbox::new(actor, depth), version));
+                    .insert(vault, (ActorMailbox::new(actor, depth), version));
                 tokio::spawn(async move {
                     let outcome = match begun.await {
                         Ok(Ok(_)) => Ok(()),

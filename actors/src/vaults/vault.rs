@@ -50,7 +50,7 @@ use crate::{
     backup::restore,
     commands::command_commit::CommandCommit,
     port::KeyRound,
-    process::mailbox::{Mailbox, MailboxDepth, Posted},
+    process::mailbox::{ActorMailbox, MailboxDepth, Posted},
     requests::{
         account::ChainAccount,
         account_queues::AccountQueues,
@@ -184,7 +184,7 @@ pub struct VaultArgs {
 }
 
 pub struct VaultState {
-    mailbox: Mailbox<Msg>,
+    mailbox: ActorMailbox<Msg>,
     services: Arc<Services>,
     vault: Vault,
     version: u64,
@@ -193,7 +193,7 @@ pub struct VaultState {
     /// The outputs of transactions that live requests are to take the place of, by these, from before the store says
     /// so. Each is named by its transaction, so that no account has one of another's.
     replaced_outputs: HashMap<RequestId, BTreeSet<Resource>>,
-    requests: HashMap<RequestId, Mailbox<signing::Msg>>,
+    requests: HashMap<RequestId, ActorMailbox<signing::Msg>>,
     vault_requests: Arc<VaultRequests>,
     ids: HashMap<ActorId, RequestId>,
     /// Of the actors of live requests.
@@ -230,7 +230,7 @@ impl Actor for VaultActor {
             refused_looks,
             depth,
         } = args;
-        let mailbox = Mailbox::new(myself, depth);
+        let mailbox = ActorMailbox::new(myself, depth);
         let (vault, version) = services
             .vault(id)
             .await?
@@ -379,7 +379,7 @@ impl VaultState {
         Some(request)
     }
 
-    async fn resume(&mut self, myself: &Mailbox<Msg>) {
+    async fn resume(&mut self, myself: &ActorMailbox<Msg>) {
         for key in &self.vault.keys {
             if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
@@ -393,7 +393,7 @@ impl VaultState {
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
-    fn create_wallet(&mut self, myself: &Mailbox<Msg>, new: NewWallet) {
+    fn create_wallet(&mut self, myself: &ActorMailbox<Msg>, new: NewWallet) {
         let curve = new.plan.network.curve();
         let Some(holders) = ShareHolders::of(&self.vault, curve) else {
             let reason = match self.vault.failed_reason() {

@@ -7,7 +7,7 @@ use ractor::{ActorRef, rpc::CallResult};
 use tokio::sync::watch;
 
 use crate::{
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     services::Services,
     vaults::directory::DirectoryAddress,
     vaults::{directory, vault},
@@ -33,7 +33,7 @@ impl VaultActors {
     ///
     /// # Errors
     /// `Invalid uuid`, and [`covault_core::fault::Class::Unavailable`] while it starts.
-    pub async fn vault(&self, id: VaultId) -> Result<Mailbox<vault::Msg>, Fault> {
+    pub async fn vault(&self, id: VaultId) -> Result<ActorMailbox<vault::Msg>, Fault> {
         let directory = match self.directory() {
             Ok(directory) => directory,
             Err(_) if self.services.vault(id).await?.is_none() => {

@@ -17,7 +17,7 @@ use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals, waiting
 use crate::{
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing, tried},
     port::SigningAttempt,
-    process::{mailbox::Mailbox, tasks::AbortOnDrop},
+    process::{mailbox::ActorMailbox, tasks::AbortOnDrop},
     requests::{
         account::ChainAccount,
         followed, rebroadcast, recipients,
@@ -38,7 +38,10 @@ const UNSURE: &str = "this orchestrator has not reached its store for some time"
 
 impl SigningState {
     /// Starts what the state asks for; ends the actor when the request is final.
-    pub(super) fn run_effect(&mut self, myself: &Mailbox<Msg>) -> Result<(), ActorProcessingErr> {
+    pub(super) fn run_effect(
+        &mut self,
+        myself: &ActorMailbox<Msg>,
+    ) -> Result<(), ActorProcessingErr> {
         self.measure();
         self.simulate()?;
         self.count_inputs()?;
@@ -561,7 +564,7 @@ fn still_approved(request: &SigningRequest, now_ms: u64) -> Result<(), Fault> {
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.
 fn spawn_task(
-    myself: &Mailbox<Msg>,
+    myself: &ActorMailbox<Msg>,
     name: &'static str,
     task: impl Future<Output = Msg> + Send + 'static,
 ) -> AbortOnDrop {
@@ -580,7 +583,7 @@ fn spawn_task(
 /// Waits for the request's slot in its account queue, where the vault allocates what it builds on.
 async fn allocate(
     services: &Services,
-    vault: &Mailbox<vault::Msg>,
+    vault: &ActorMailbox<vault::Msg>,
     request: RequestId,
     wanted: impl FnOnce(RpcReplyPort<Result<ChainData, BuildBlocker>>) -> SlotRequest,
 ) -> Result<ChainData, BuildBlocker> {

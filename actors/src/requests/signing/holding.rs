@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{Msg, SigningState};
 use crate::{
     port::SignerHold,
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     requests::recipients,
     services::Services,
     vaults::vault::{KeyShares, SharesInUse},
@@ -69,7 +69,7 @@ impl SigningState {
     /// Signers hold it or want more approvals, so that it waits; or it continues.
     pub(super) async fn approvals_told(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         told: Result<Option<SignerHold>, Fault>,
     ) -> Result<(), Fault> {
         if let Err(fault) = &told

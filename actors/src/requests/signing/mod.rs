@@ -37,7 +37,7 @@ use crate::{
     commands::command_commit::CommandCommit,
     port::SignerHold,
     process::{
-        mailbox::{Mailbox, MailboxDepth, Posted},
+        mailbox::{ActorMailbox, MailboxDepth, Posted},
         tasks::AbortOnDrop,
     },
     requests::{
@@ -176,7 +176,7 @@ pub struct SigningArgs {
     /// What it shares with the vault's other requests.
     pub vault_requests: Arc<VaultRequests>,
     /// The vault.
-    pub vault: Mailbox<vault::Msg>,
+    pub vault: ActorMailbox<vault::Msg>,
     /// The shares of the vault that sign.
     pub in_use: watch::Receiver<SharesInUse>,
     /// How to start.
@@ -192,7 +192,7 @@ pub struct SigningActor;
 pub struct SigningState {
     services: Arc<Services>,
     vault_requests: Arc<VaultRequests>,
-    vault: Mailbox<vault::Msg>,
+    vault: ActorMailbox<vault::Msg>,
     in_use: watch::Receiver<SharesInUse>,
     /// `None` before the first commit.
     current: Option<StoredRequest>,
@@ -262,7 +262,7 @@ impl Actor for SigningActor {
         myself: ActorRef<Posted<Msg>>,
         mut args: SigningArgs,
     ) -> Result<SigningState, ActorProcessingErr> {
-        let myself = Mailbox::new(myself, args.depth);
+        let myself = ActorMailbox::new(myself, args.depth);
         myself.cast(Msg::Begin(Box::new(args.start)))?;
         Ok(SigningState {
             services: args.services,

@@ -6,20 +6,23 @@ use covault_core::request::NonceReservation;
 use parking_lot::Mutex;
 
 use super::Msg;
-use crate::process::mailbox::Mailbox;
+use crate::process::mailbox::ActorMailbox;
 
 /// Transactions that no node takes yet, by their numbers. Networks that want the numbers of an
 /// account without a gap refuse one whose predecessor is not in yet.
 #[derive(Default)]
-pub struct NonceWaiters(Mutex<HashMap<NonceReservation, Mailbox<Msg>>>);
+pub struct NonceWaiters(Mutex<HashMap<NonceReservation, ActorMailbox<Msg>>>);
 
 impl NonceWaiters {
-    fn with<T>(&self, change: impl FnOnce(&mut HashMap<NonceReservation, Mailbox<Msg>>) -> T) -> T {
+    fn with<T>(
+        &self,
+        change: impl FnOnce(&mut HashMap<NonceReservation, ActorMailbox<Msg>>) -> T,
+    ) -> T {
         change(&mut self.0.lock())
     }
 
     /// The transaction with this number is to be sent again once the one before it is taken.
-    pub fn wait(&self, claim: NonceReservation, actor: Mailbox<Msg>) {
+    pub fn wait(&self, claim: NonceReservation, actor: ActorMailbox<Msg>) {
         self.with(|waiting| waiting.insert(claim, actor));
     }
 

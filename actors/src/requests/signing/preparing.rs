@@ -13,7 +13,7 @@ use super::{
     waiting::{MAX_CONTENDED_TRIES, ends_ms},
 };
 use crate::{
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     requests::{
         recipients,
         request_store::{AdvanceError, CommitExtras, StoredRequest},
@@ -31,7 +31,7 @@ impl SigningState {
     /// Builds on what the chain said, and stores that with what the transaction uses up.
     pub(super) async fn chain_data_arrived(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         chain_data: ChainData,
     ) -> Result<(), Fault> {
         let RequestState::Preparing {

@@ -12,7 +12,7 @@ use covault_core::{
 use super::{BuildBlocker, Msg, SigningState, TOO_MUCH};
 use crate::{
     chain_rpc::{ChainError, ChainRefusal, NodeLoad, Standing},
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     requests::{
         followed,
         request_store::{CommitExtras, StoredRequest},
@@ -63,7 +63,7 @@ impl SigningState {
     /// get longer after `most_tries`.
     pub(super) async fn retry_build(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         reason: String,
         most_tries: u32,
     ) -> Result<(), Fault> {
@@ -78,7 +78,7 @@ impl SigningState {
     /// bring it.
     pub(super) async fn wait_for_means(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         refusal: ChainRefusal,
     ) -> Result<(), Fault> {
         let now_ms = self.services.now_ms();
@@ -96,7 +96,7 @@ impl SigningState {
 
     /// As [`Self::retry_build`], where its turn did not come: when its time is over, it gets new time, as those before
     /// it do.
-    pub(super) async fn retry_turn(&mut self, myself: &Mailbox<Msg>) -> Result<(), Fault> {
+    pub(super) async fn retry_turn(&mut self, myself: &ActorMailbox<Msg>) -> Result<(), Fault> {
         self.tries = self.tries.min(MAX_CONTENDED_TRIES);
         if !self.retry_before_deadline(myself)? {
             return self.wait_on_behind_others(myself).await;
@@ -115,7 +115,7 @@ impl SigningState {
     /// What nodes refused ends within minutes on most networks.
     pub(super) async fn wait_for_refused(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         reason: String,
     ) -> Result<(), Fault> {
         if let RequestState::Preparing { deadline_ms, .. } = self.stored()?.request.state {
@@ -139,7 +139,7 @@ impl SigningState {
     /// say that none has it.
     pub(super) async fn retry_broadcast(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         reason: String,
     ) -> Result<(), Fault> {
         tracing::warn!(request = %self.stored()?.request.id, reason, tries = self.tries, "broadcast outcome unknown; retrying");
@@ -158,7 +158,7 @@ impl SigningState {
     /// A node refuses a transaction that an earlier try may have got onto the chain.
     pub(super) async fn weigh_doubt(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         refusal: ChainRefusal,
         standing: Standing,
     ) -> Result<(), Fault> {
@@ -180,7 +180,7 @@ impl SigningState {
     }
 
     /// Waits until the nodes say what became of the transaction: they are asked for many at once.
-    fn await_verdict(&mut self, myself: &Mailbox<Msg>) -> Result<(), Fault> {
+    fn await_verdict(&mut self, myself: &ActorMailbox<Msg>) -> Result<(), Fault> {
         self.tries = self.tries.saturating_add(1);
         self.is_waiting = true;
         let actor = myself.clone();
@@ -290,7 +290,7 @@ impl SigningState {
     /// its place behind them.
     pub(super) async fn wait_on_behind_others(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
     ) -> Result<(), Fault> {
         if !self.may_wait_on() {
             return self
@@ -339,7 +339,7 @@ impl SigningState {
     /// answer others. What was accepted does not fail because of load.
     pub(super) async fn wait_for_nodes(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         reason: &str,
         load: NodeLoad,
     ) -> Result<(), Fault> {
@@ -368,7 +368,10 @@ impl SigningState {
     }
 
     /// Plans another try, unless the deadline comes first.
-    pub(super) fn retry_before_deadline(&mut self, myself: &Mailbox<Msg>) -> Result<bool, Fault> {
+    pub(super) fn retry_before_deadline(
+        &mut self,
+        myself: &ActorMailbox<Msg>,
+    ) -> Result<bool, Fault> {
         let deadline_ms = match &self.stored()?.request.state {
             RequestState::Preparing { deadline_ms, .. } => {
                 (*deadline_ms).max(self.extended_deadline_ms)
@@ -390,7 +393,7 @@ impl SigningState {
         Ok(true)
     }
 
-    pub(super) fn schedule_retry(&mut self, myself: &Mailbox<Msg>, pause: Duration) {
+    pub(super) fn schedule_retry(&mut self, myself: &ActorMailbox<Msg>, pause: Duration) {
         self.tries = self.tries.saturating_add(1);
         self.plan += 1;
         self.is_waiting = true;

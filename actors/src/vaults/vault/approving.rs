@@ -24,7 +24,7 @@ use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
     process::{
-        mailbox::Mailbox,
+        mailbox::ActorMailbox,
         tasks::{AbortOnDrop, contained},
     },
     requests::{
@@ -180,7 +180,7 @@ impl VaultState {
     }
 
     /// Stores an approval, in a task beside the actor. With enough of them the request goes on.
-    pub(super) fn approve(&self, myself: &Mailbox<Msg>, new: NewApproval) {
+    pub(super) fn approve(&self, myself: &ActorMailbox<Msg>, new: NewApproval) {
         let services = Arc::clone(&self.services);
         let actor = myself.clone();
         tokio::spawn(async move {
@@ -213,7 +213,7 @@ impl VaultState {
     /// A request continues that has waited for people.
     pub(super) async fn agreed(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         request: RequestId,
         room: AdmissionPermit,
     ) -> Result<(), Fault> {
@@ -226,7 +226,7 @@ impl VaultState {
     }
 
     /// A request waits for people, until then at most.
-    pub(super) fn awaits(&mut self, myself: &Mailbox<Msg>, until_ms: u64) {
+    pub(super) fn awaits(&mut self, myself: &ActorMailbox<Msg>, until_ms: u64) {
         if self.expiry.due_ms.is_some_and(|due_ms| due_ms <= until_ms) {
             return;
         }
@@ -240,7 +240,7 @@ impl VaultState {
     }
 
     /// Ends the requests that nobody approved in time, in a task beside the actor.
-    pub(super) fn expire(&mut self, myself: &Mailbox<Msg>) {
+    pub(super) fn expire(&mut self, myself: &ActorMailbox<Msg>) {
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let actor = myself.clone();
         let task = tokio::spawn(async move {
@@ -264,7 +264,7 @@ impl VaultState {
     }
 
     /// Those that were due have ended; the next one is due then.
-    pub(super) fn expired(&mut self, myself: &Mailbox<Msg>, next_ms: Option<u64>) {
+    pub(super) fn expired(&mut self, myself: &ActorMailbox<Msg>, next_ms: Option<u64>) {
         // What came in between has no timer yet.
         let ApprovalExpiry { due_ms, .. } = std::mem::take(&mut self.expiry);
         if let Some(due_ms) = next_ms.into_iter().chain(due_ms).min() {
@@ -279,7 +279,7 @@ fn is_unknown(fault: &Fault) -> bool {
 }
 
 /// Has a request looked for that may continue: it would have no actor until the vault starts again.
-fn look_again(services: &Arc<Services>, actor: &Mailbox<Msg>, request: RequestId) {
+fn look_again(services: &Arc<Services>, actor: &ActorMailbox<Msg>, request: RequestId) {
     let (services, actor) = (Arc::clone(services), actor.clone());
     tokio::spawn(async move {
         for tries in 0..LOOKS {

@@ -6,12 +6,12 @@ use covault_core::fault::Fault;
 use futures::FutureExt as _;
 
 use super::Msg;
-use crate::process::{mailbox::Mailbox, tasks::AbortOnDrop};
+use crate::process::{mailbox::ActorMailbox, tasks::AbortOnDrop};
 
 /// Asks in a task. Its answer becomes a message, also when it takes too long or panics: an actor that
 /// waits for one that never comes would not ask again.
 pub(super) fn ask_cluster<T: Send + 'static>(
-    actor: &Mailbox<Msg>,
+    actor: &ActorMailbox<Msg>,
     patience: Duration,
     too_late: &'static str,
     question: impl Future<Output = Result<T, Fault>> + Send + 'static,

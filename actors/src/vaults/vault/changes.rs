@@ -15,7 +15,7 @@ use super::{Msg, VaultState};
 use crate::{
     audit::AuditNote,
     commands::command_commit::CommandCommit,
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     requests::{
         request_store::{self, AdvanceError, CommitExtras},
         reservations,
@@ -78,7 +78,7 @@ impl VaultState {
 
     /// Removes a request from its queue, unless it has been given a number or outputs there: those that
     /// were settled after it build on them, so that a gap would hold them up for ever.
-    async fn withdraw(&mut self, myself: &Mailbox<Msg>, request: RequestId) -> bool {
+    async fn withdraw(&mut self, myself: &ActorMailbox<Msg>, request: RequestId) -> bool {
         let (free, account) = self.account_queues.withdraw(request);
         if let Some(account) = account {
             self.dispatch(myself, &account).await;
@@ -91,7 +91,7 @@ impl VaultState {
     /// transaction: its actor does nothing more.
     pub(super) async fn reject(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         id: RequestId,
         reason: String,
         command_commit: CommandCommit,
@@ -123,7 +123,7 @@ impl VaultState {
     /// False where it is another one.
     async fn give_up_handed_over(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         id: RequestId,
         command_commit: &CommandCommit,
     ) -> Result<bool, Fault> {

@@ -18,7 +18,7 @@ use super::{Msg, VaultState, asking::ask_cluster, progress::with_rounds};
 use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
-    process::{mailbox::Mailbox, tasks::AbortOnDrop},
+    process::{mailbox::ActorMailbox, tasks::AbortOnDrop},
     services::DEADLINE_GRACE_MS,
     store::{Batch, CommitError, KeySpace, Precondition, rows},
     vaults::management,
@@ -60,7 +60,7 @@ pub struct KeyPlan {
 impl VaultState {
     pub(super) async fn start_keygen(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         scheme: Scheme,
     ) -> Result<(), Fault> {
         let wanted = self.vault.keys.iter().any(|key| {
@@ -128,7 +128,7 @@ impl VaultState {
 
     pub(super) async fn keygen_ended(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         order: &KeygenOrder,
         result: Result<MadeKey, Fault>,
     ) -> Result<(), Fault> {
@@ -180,7 +180,7 @@ impl VaultState {
 
     pub(super) async fn retry_keygen(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         by: &AuditActor,
     ) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
@@ -208,7 +208,7 @@ impl VaultState {
     /// the old ones are at is dropped: a key that comes of it is nobody's.
     pub(super) async fn replace_signers(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         plan: KeyPlan,
     ) -> Result<(), Fault> {
         let KeyPlan {

@@ -30,7 +30,7 @@ use crate::{
     audit::{self, AuditActor, AuditNote},
     nodes,
     port::{NodeConfirmations, NodeView},
-    process::{mailbox::Mailbox, tasks::AbortOnDrop},
+    process::{mailbox::ActorMailbox, tasks::AbortOnDrop},
     services::DEADLINE_GRACE_MS,
 };
 
@@ -152,7 +152,7 @@ pub(super) fn in_use(vault: &Vault, works: &ReshareWorks) -> SharesInUse {
 impl VaultState {
     pub(super) async fn handle_reshare(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         message: Msg,
     ) -> Result<(), Fault> {
         match message {
@@ -223,7 +223,7 @@ impl VaultState {
     }
 
     /// Resumes what the store says is in progress, unless it is already running.
-    pub(super) fn resume_reshares(&self, myself: &Mailbox<VaultMsg>) {
+    pub(super) fn resume_reshares(&self, myself: &ActorMailbox<VaultMsg>) {
         for key in &self.vault.keys {
             let KeyState::Ready(live) = &key.state else {
                 continue;
@@ -268,7 +268,7 @@ impl VaultState {
 
     async fn start_reshare(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         scheme: Scheme,
     ) -> Result<(), Fault> {
         let work = self.works.entry(scheme).or_default();
@@ -409,7 +409,7 @@ impl VaultState {
 
     async fn reshare_ended(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         order: &ReshareOrder,
         result: Result<ReshareOutcome, Fault>,
     ) -> Result<(), Fault> {
@@ -489,7 +489,7 @@ impl VaultState {
     /// nodes have shown of that is stored, and new shares are made from there.
     async fn catch_up(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         order: &ReshareOrder,
         later: LaterGenerations,
     ) -> Result<(), Fault> {
@@ -523,7 +523,7 @@ impl VaultState {
 
     async fn try_reshare_later(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         scheme: Scheme,
         fault: &Fault,
     ) {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::{Msg, VaultState};
 use crate::{
     port::{KeyRound, SignerCluster},
-    process::mailbox::Mailbox,
+    process::mailbox::ActorMailbox,
     services::Services,
     store::{Batch, KeySpace, Precondition, Scan, rows},
 };
@@ -66,7 +66,7 @@ pub(super) fn is_open(key: &VaultKey) -> bool {
 
 /// Waits for a run, and tells the vault which round it is in.
 pub(super) async fn with_rounds<T>(
-    actor: Mailbox<Msg>,
+    actor: ActorMailbox<Msg>,
     signers: Arc<dyn SignerCluster>,
     (scheme, session): (Scheme, SessionId),
     run: impl Future<Output = T>,

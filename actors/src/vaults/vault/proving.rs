@@ -7,7 +7,7 @@ use covault_core::{fault::Fault, signature::Curve};
 
 use super::{Msg, VaultState};
 use crate::{
-    process::{mailbox::Mailbox, tasks::AbortOnDrop},
+    process::{mailbox::ActorMailbox, tasks::AbortOnDrop},
     vaults::address_proofs::{self, ShareHolders},
 };
 
@@ -22,7 +22,7 @@ pub(super) struct ProofWork {
 
 impl VaultState {
     /// A wallet has no proof.
-    pub(super) fn proof_missing(&mut self, myself: &Mailbox<Msg>) {
+    pub(super) fn proof_missing(&mut self, myself: &ActorMailbox<Msg>) {
         if std::mem::replace(&mut self.proving.due, true) {
             return;
         }
@@ -31,7 +31,7 @@ impl VaultState {
     }
 
     /// Asks for what is missing, in a task beside the actor.
-    pub(super) fn prove(&mut self, myself: &Mailbox<Msg>) {
+    pub(super) fn prove(&mut self, myself: &ActorMailbox<Msg>) {
         self.proving.due = true;
         let (services, vault) = (Arc::clone(&self.services), self.vault.id);
         let queues = Arc::clone(&self.proof_queues);
@@ -46,7 +46,7 @@ impl VaultState {
         self.proving.work = Some(AbortOnDrop(task.abort_handle()));
     }
 
-    pub(super) fn proofs_tried(&mut self, myself: &Mailbox<Msg>, tried: &Result<bool, Fault>) {
+    pub(super) fn proofs_tried(&mut self, myself: &ActorMailbox<Msg>, tried: &Result<bool, Fault>) {
         self.proving.work = None;
         self.proving.due = false;
         match tried {

@@ -13,7 +13,7 @@ use ractor::{Actor, ActorProcessingErr};
 use super::{AdmissionPermit, Msg, NewRequest, VaultState};
 use crate::{
     process::{
-        mailbox::{Mailbox, MailboxDepth},
+        mailbox::{ActorMailbox, MailboxDepth},
         tasks::contained,
     },
     requests::{
@@ -52,7 +52,7 @@ impl VaultState {
     /// one gives it up.
     pub(super) async fn actor_failed(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         request: RequestId,
         error: &ActorProcessingErr,
     ) {
@@ -70,7 +70,7 @@ impl VaultState {
         self.restart_later(myself, request);
     }
 
-    pub(super) fn restart_later(&mut self, myself: &Mailbox<Msg>, request: RequestId) {
+    pub(super) fn restart_later(&mut self, myself: &ActorMailbox<Msg>, request: RequestId) {
         let failures = self.failures.entry(request).or_default();
         failures.restarts = failures.restarts.saturating_add(1);
         let pause = self.services.backoff(failures.restarts);
@@ -89,7 +89,7 @@ impl VaultState {
 
     pub(super) async fn load_request(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         id: RequestId,
     ) -> Result<(), Fault> {
         let found = self.load_readable(id).await?;
@@ -99,7 +99,7 @@ impl VaultState {
     /// Goes on with what was read of a request.
     pub(super) async fn go_on_with(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         id: RequestId,
         found: Option<(SigningRequest, u64)>,
     ) -> Result<(), Fault> {
@@ -140,7 +140,7 @@ impl VaultState {
 
     pub(super) async fn start_loaded(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
@@ -192,7 +192,7 @@ impl VaultState {
 
     async fn give_up(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         request: SigningRequest,
         version: u64,
     ) -> Result<(), Fault> {
@@ -222,7 +222,7 @@ impl VaultState {
 
     pub(super) async fn admit(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         new: NewRequest,
     ) -> Result<(), Fault> {
         let NewRequest {
@@ -309,7 +309,7 @@ impl VaultState {
 
     async fn start(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         id: RequestId,
         start: SigningStart,
         admission: AdmissionPermit,
@@ -328,7 +328,7 @@ impl VaultState {
             .await
             .map_err(Fault::bug)?;
         self.ids.insert(actor.get_id(), id);
-        self.requests.insert(id, Mailbox::new(actor, depth));
+        self.requests.insert(id, ActorMailbox::new(actor, depth));
         Ok(())
     }
 }

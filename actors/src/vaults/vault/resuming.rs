@@ -26,7 +26,7 @@ use crate::{
     chain_rpc::ChainWait,
     process::{
         limits::{LimitedParty, Share, SigningParty},
-        mailbox::Mailbox,
+        mailbox::ActorMailbox,
         tasks::contained,
     },
     requests::{account::ChainAccount, tx_builder},
@@ -92,7 +92,7 @@ impl ResumeProgress {
 }
 
 impl VaultState {
-    pub(super) fn begin_resumption(&self, myself: &Mailbox<Msg>) {
+    pub(super) fn begin_resumption(&self, myself: &ActorMailbox<Msg>) {
         let all = Scan::prefix(KeySpace::Outbox, self.vault.id.as_bytes(), PAGE);
         self.find_more(myself, all);
     }
@@ -130,7 +130,7 @@ impl VaultState {
 
     pub(super) async fn resume_requests(
         &mut self,
-        myself: &Mailbox<Msg>,
+        myself: &ActorMailbox<Msg>,
         step: ResumeStep,
     ) -> Result<(), Fault> {
         match step {
@@ -159,7 +159,7 @@ impl VaultState {
         Ok(())
     }
 
-    fn find_more(&self, myself: &Mailbox<Msg>, scan: Scan) {
+    fn find_more(&self, myself: &ActorMailbox<Msg>, scan: Scan) {
         let services = Arc::clone(&self.services);
         let actor = myself.clone();
         tokio::spawn(async move {
@@ -235,7 +235,7 @@ impl VaultState {
     }
 
     /// Reads the next ones, as far as there is room for their actors.
-    fn load_more(&mut self, myself: &Mailbox<Msg>) {
+    fn load_more(&mut self, myself: &ActorMailbox<Msg>) {
         let Some(resuming) = &mut self.resuming else {
             return;
         };

@@ -12,7 +12,7 @@ use ractor::RpcReplyPort;
 
 use super::{Msg, VaultState};
 use crate::{
-    process::{mailbox::Mailbox, tasks::contained},
+    process::{mailbox::ActorMailbox, tasks::contained},
     requests::{account::ChainAccount, replacing, reservations, signing::BuildBlocker},
 };
 
@@ -48,14 +48,18 @@ enum SlotOutcome {
 
 impl VaultState {
     /// The request leaves its account queue.
-    pub(super) async fn leave_account_queue(&mut self, myself: &Mailbox<Msg>, request: RequestId) {
+    pub(super) async fn leave_account_queue(
+        &mut self,
+        myself: &ActorMailbox<Msg>,
+        request: RequestId,
+    ) {
         if let Some(account) = self.account_queues.leave(request) {
             self.dispatch(myself, &account).await;
         }
     }
 
     /// Allocates slots to the requests that are first in the queue and have asked.
-    pub(super) async fn dispatch(&mut self, myself: &Mailbox<Msg>, account: &ChainAccount) {
+    pub(super) async fn dispatch(&mut self, myself: &ActorMailbox<Msg>, account: &ChainAccount) {
         for _ in 0..AT_ONCE {
             let Some((request, wanted)) = self.account_queues.next(account) else {
                 return;

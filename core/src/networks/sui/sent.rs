@@ -41,7 +41,7 @@ impl SentTransaction {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Text {
+struct SentText {
     tx_bytes: String,
     signatures: Vec<String>,
 }
@@ -52,7 +52,7 @@ struct Text {
 /// [`crate::fault::Class::Bug`] when it is something else.
 pub fn read_sent(text: &str) -> Result<SentTransaction, Fault> {
     let unreadable = || Fault::bug("the signed transaction cannot be read");
-    let text: Text = serde_json::from_str(text).map_err(|_| unreadable())?;
+    let text: SentText = serde_json::from_str(text).map_err(|_| unreadable())?;
     let bytes = |text: &String| STANDARD.decode(text).map_err(|_| unreadable());
     let bytes_of_all = bytes(&text.tx_bytes)?;
     let transaction = tx::decode(&bytes_of_all).ok_or_else(unreadable)?;

@@ -15,7 +15,7 @@ use super::{Msg, VaultMsg, VaultState, ask_cluster, live_key, reshare_of};
 use crate::{
     audit,
     port::NodeConfirmations,
-    process::{mailbox::Mailbox, tasks::AbortOnDrop},
+    process::{mailbox::ActorMailbox, tasks::AbortOnDrop},
 };
 
 /// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
@@ -23,7 +23,7 @@ use crate::{
 const ACTIVATION_TIMEOUT: Duration = Duration::from_secs(20);
 impl VaultState {
     /// Tells the nodes that are there and have not confirmed; at first, all that have not.
-    pub(super) fn start_activation(&mut self, myself: &Mailbox<VaultMsg>, scheme: Scheme) {
+    pub(super) fn start_activation(&mut self, myself: &ActorMailbox<VaultMsg>, scheme: Scheme) {
         let Some(LiveKey {
             activation: Some(activation),
             ..
@@ -66,7 +66,7 @@ impl VaultState {
 
     pub(super) async fn activation_ended(
         &mut self,
-        myself: &Mailbox<VaultMsg>,
+        myself: &ActorMailbox<VaultMsg>,
         order: &ReshareOrder,
         result: Result<NodeConfirmations, Fault>,
     ) -> Result<(), Fault> {
@@ -127,7 +127,7 @@ impl VaultState {
         Ok(())
     }
 
-    fn retry_activation_later(&mut self, myself: &Mailbox<VaultMsg>, scheme: Scheme) {
+    fn retry_activation_later(&mut self, myself: &ActorMailbox<VaultMsg>, scheme: Scheme) {
         let work = self.works.entry(scheme).or_default();
         work.failed_activations = work.failed_activations.saturating_add(1);
         let pause = self.services.backoff(work.failed_activations);
