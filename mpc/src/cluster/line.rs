@@ -98,6 +98,26 @@ struct VaultQueue<T> {
     work: usize,
 }
 
+impl<T> VaultQueue<T> {
+    /// Inputs of those before this place. Those behind it are counted instead where they are fewer: who has just come is
+    /// near the end, and who comes back near the beginning.
+    fn before(&self, place: LinePlace) -> usize {
+        let mut earlier = self.by_place.range(..place);
+        let mut later = self.by_place.range(place..);
+        let (mut before, mut behind) = (0_usize, 0_usize);
+        loop {
+            match (earlier.next(), later.next()) {
+                (None, _) => return before,
+                (_, None) => return self.work.saturating_sub(behind),
+                (Some((_, (_, one))), Some((_, (_, other)))) => {
+                    before = before.saturating_add(*one);
+                    behind = behind.saturating_add(*other);
+                }
+            }
+        }
+    }
+}
+
 /// Those of a token that wait.
 #[derive(Debug)]
 struct TokenLine<T> {
@@ -365,11 +385,7 @@ impl<T> WaitingLines<T> {
         let waiting =
             of_token.filter_map(|(of, waiting)| Some((of, waiting.get(&key.client_signer)?)));
         let (own, beside): (Vec<_>, Vec<_>) = waiting.partition(|(of, _)| **of == vault);
-        // Few have come later than who asks.
-        let own = own.into_iter().map(|(_, own)| {
-            let later = own.by_place.range(place..).map(|(_, (_, work))| work);
-            own.work.saturating_sub(later.sum())
-        });
+        let own = own.into_iter().map(|(_, own)| own.before(place));
         let own: usize = own.sum();
         let turn = own.saturating_add(1);
         let beside: usize = beside

@@ -73,6 +73,8 @@ pub(super) struct SignerLoad {
     answers: [Option<Duration>; CLASSES],
     /// When the newest attempt with it was sent that ended well.
     newest_done: Option<Instant>,
+    /// When the last attempt with it ended well, whenever it was sent.
+    last_ended: Option<Instant>,
     /// It is left alone until then.
     busy_until: Option<Instant>,
     pause: Duration,
@@ -89,6 +91,7 @@ impl SignerLoad {
             held: BTreeMap::new(),
             answers: [None; CLASSES],
             newest_done: None,
+            last_ended: None,
             busy_until: None,
             pause: FIRST_PAUSE,
             strain: 0,
@@ -211,6 +214,11 @@ impl SignerLoad {
         self.newest_done.is_some_and(|done| done > sent)
     }
 
+    /// Whether no attempt with it has ended well for so long.
+    pub(super) fn is_quiet_for(&self, quiet: Duration) -> bool {
+        self.last_ended.is_none_or(|ended| ended.elapsed() >= quiet)
+    }
+
     /// It says that it is busy.
     pub(super) fn busy(&mut self, now: Instant) {
         // What it says of many sessions at once counts once.
@@ -228,6 +236,7 @@ impl SignerLoad {
     /// An attempt with it ended well. `blamed`: no other of the team is known to be slower.
     fn answered(&mut self, class: usize, took: Duration, now: Instant, blamed: bool) {
         self.newest_done = self.newest_done.max(now.checked_sub(took));
+        self.last_ended = Some(now);
         self.pause = FIRST_PAUSE;
         self.strain = self.strain.saturating_sub(1);
         if let Some(answer) = self.answers.get_mut(class) {

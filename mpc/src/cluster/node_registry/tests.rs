@@ -324,9 +324,10 @@ async fn second_team__should_begin_sooner_where_a_signer_seems_to_have_stopped()
     }
     let sent = tokio::time::Instant::now();
     let sets = std::iter::from_fn(take);
-    let (stuck, good): (Vec<_>, Vec<_>) = sets.partition(|set| set.signers.contains(&stopped));
+    let (stuck_sets, good): (Vec<_>, Vec<_>) =
+        sets.partition(|set| set.signers.contains(&stopped));
     let after = |team: &[NodeId]| node_registry.second_after(&ask, ms(3_000), (team, sent));
-    let (stuck, done) = (&stuck[0].signers, &good[0]);
+    let (stuck, done) = (&stuck_sets[0].signers, &good[0]);
     // What was sent with it is done: it may just be slower.
     tokio::time::advance(ms(360)).await;
     node_registry.answered(&ask, done, ms(360), None);
@@ -334,6 +335,12 @@ async fn second_team__should_begin_sooner_where_a_signer_seems_to_have_stopped()
     tokio::time::advance(ms(340)).await;
     node_registry.answered(&ask, done, ms(340), None);
     assert!(after(stuck) < ms(650), "{:?}", after(stuck));
+    // It still signs what was sent before: it is behind, as all are in a crowd.
+    node_registry.answered(&ask, &stuck_sets[1], ms(710), None);
+    assert!(after(stuck) > ms(1_000), "{:?}", after(stuck));
+    tokio::time::advance(ms(650)).await;
+    node_registry.answered(&ask, done, ms(100), None);
+    assert!(after(stuck) < ms(800), "{:?}", after(stuck));
     // All of these have signed since.
     assert!(after(&done.signers) > ms(1_000));
 }

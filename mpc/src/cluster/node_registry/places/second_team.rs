@@ -13,9 +13,19 @@ use crate::cluster::{
 };
 
 impl SignerPlaces {
-    /// Whether one of a team seems to have stopped: it has signed nothing that was sent since then, and enough others have
-    /// signed in half of the time what was sent later.
-    fn has_stopped(&self, ask: &SigningAsk, team: &[NodeId], sent: Instant) -> bool {
+    /// Whether one of a team seems to have stopped: it has signed nothing that was sent since then, and nothing at all for
+    /// so long, and enough others have signed in half of the time what was sent later. Who still signs what came before is
+    /// only behind: in a crowd all signers are, in turns.
+    fn has_stopped(
+        &self,
+        ask: &SigningAsk,
+        (team, sent): (&[NodeId], Instant),
+        quiet: Duration,
+    ) -> bool {
+        let is_quiet = |node: &NodeId| {
+            let load = self.loads.get(&(*node, ask.key.scheme));
+            load.is_none_or(|load| load.is_quiet_for(quiet))
+        };
         let signs_since = |node: &NodeId, since| {
             let load = self.loads.get(&(*node, ask.key.scheme));
             load.is_some_and(|load| load.has_signed_since(since))
@@ -23,7 +33,8 @@ impl SignerPlaces {
         let middle = sent + sent.elapsed() / 2;
         let others = ask.key.holders.iter();
         let others = others.filter(|node| signs_since(node, middle)).count();
-        others >= ask.key.needed && team.iter().any(|node| !signs_since(node, sent))
+        let stopped = |node: &NodeId| !signs_since(node, sent) && is_quiet(node);
+        others >= ask.key.needed && team.iter().any(stopped)
     }
 }
 
@@ -93,15 +104,15 @@ impl NodeRegistry {
         &self,
         ask: &SigningAsk,
         unmeasured: Duration,
-        (team, sent): (&[NodeId], Instant),
+        of_last: (&[NodeId], Instant),
     ) -> Duration {
         let mut state = lock(&self.state);
         let at_once = at_once(&state.places.lines, ask);
-        let has_stopped = state.places.has_stopped(ask, team, sent);
         let paces = &state.places.group(&ask.key).paces;
         let usual = paces.second_after(ask.class, unmeasured, at_once);
-        match has_stopped {
-            true => usual.min(paces.second_after_stop(ask.class, unmeasured)),
+        let after_stop = paces.second_after_stop(ask.class, unmeasured);
+        match state.places.has_stopped(ask, of_last, after_stop) {
+            true => usual.min(after_stop),
             false => usual,
         }
     }
