@@ -75,6 +75,8 @@ pub(super) struct SignerLoad {
     newest_done: Option<Instant>,
     /// When the last attempt with it ended well, whenever it was sent.
     last_ended: Option<Instant>,
+    /// When it last said that it is busy.
+    busy_since: Option<Instant>,
     /// It is left alone until then.
     busy_until: Option<Instant>,
     pause: Duration,
@@ -92,6 +94,7 @@ impl SignerLoad {
             answers: [None; CLASSES],
             newest_done: None,
             last_ended: None,
+            busy_since: None,
             busy_until: None,
             pause: FIRST_PAUSE,
             strain: 0,
@@ -219,10 +222,12 @@ impl SignerLoad {
         self.last_ended.is_none_or(|ended| ended.elapsed() >= quiet)
     }
 
-    /// It says that it is busy.
-    pub(super) fn busy(&mut self, now: Instant) {
-        // What it says of many sessions at once counts once.
-        if self.busy_until.is_none_or(|until| now >= until) {
+    /// It says that it is busy, to an order that was sent then.
+    pub(super) fn busy(&mut self, sent: Instant, now: Instant) {
+        // What it says of many sessions at once counts once; and to those that were sent before it gets fewer.
+        let is_known = self.busy_since.is_some_and(|since| sent <= since);
+        if !is_known && self.busy_until.is_none_or(|until| now >= until) {
+            self.busy_since = Some(now);
             self.window.busy();
             self.busy_until = Some(now + self.pause);
             self.pause = PAUSES.after(self.pause);
@@ -302,21 +307,24 @@ mod tests {
     fn signer__should_be_left_alone_when_it_is_busy_for_longer_each_time() {
         let (mut load, now) = (SignerLoad::new(4), Instant::now());
         assert!(has_room(&load, now));
-        load.busy(now);
+        load.busy(now, now);
         // It reports this for each session that it was sent.
-        load.busy(now + ms(1));
+        load.busy(now, now + ms(1));
         assert_eq!(load.window.size(), 8);
         assert!(!has_room(&load, now + ms(49)) && has_room(&load, now + ms(50)));
-        load.busy(now + ms(50));
+        // In a crowd they are many, and their answers come for a while: the window gets no smaller for these.
+        load.busy(now, now + ms(50));
+        assert!(load.window.size() == 8 && has_room(&load, now + ms(50)));
+        load.busy(now + ms(50), now + ms(50));
         assert!(!has_room(&load, now + ms(149)) && has_room(&load, now + ms(150)));
         let mut at = now + ms(150);
         for _ in 0..20 {
-            load.busy(at);
+            load.busy(at, at);
             at += MOST_PAUSE;
         }
         assert!(has_room(&load, at) && load.window.size() == 1);
         answered(&mut [&mut load], 0, ms(1), Instant::now());
-        load.busy(at);
+        load.busy(at, at);
         assert!(has_room(&load, at + FIRST_PAUSE));
     }
 
@@ -325,7 +333,7 @@ mod tests {
         let (mut load, mut now) = (SignerLoad::new(4), Instant::now());
         // It works as well.
         for _ in 0..20 {
-            load.busy(now);
+            load.busy(now, now);
             for _ in 0..MAKES_UP {
                 answered(&mut [&mut load], 0, ms(1), Instant::now());
             }
@@ -334,7 +342,7 @@ mod tests {
         assert!(!load.is_avoided(now));
         // One signature now and then, so that it is not forgotten.
         for _ in 0..4 {
-            load.busy(now);
+            load.busy(now, now);
             answered(&mut [&mut load], 0, ms(1), Instant::now());
             now += FIRST_PAUSE;
         }

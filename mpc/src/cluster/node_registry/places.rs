@@ -554,11 +554,11 @@ impl NodeRegistry {
         }
     }
 
-    /// The node says that it has too much to do.
-    pub(in crate::cluster) fn busy(&self, ask: &SigningAsk, node: &NodeId) {
+    /// The node says that it has too much to do, to an order that was sent then.
+    pub(in crate::cluster) fn busy(&self, ask: &SigningAsk, node: &NodeId, sent: Instant) {
         let mut state = lock(&self.state);
         if let Some(load) = state.places.loads.get_mut(&(*node, ask.key.scheme)) {
-            load.busy(Instant::now());
+            load.busy(sent, Instant::now());
         }
     }
 }

@@ -324,8 +324,7 @@ async fn second_team__should_begin_sooner_where_a_signer_seems_to_have_stopped()
     }
     let sent = tokio::time::Instant::now();
     let sets = std::iter::from_fn(take);
-    let (stuck_sets, good): (Vec<_>, Vec<_>) =
-        sets.partition(|set| set.signers.contains(&stopped));
+    let (stuck_sets, good): (Vec<_>, Vec<_>) = sets.partition(|set| set.signers.contains(&stopped));
     let after = |team: &[NodeId]| node_registry.second_after(&ask, ms(3_000), (team, sent));
     let (stuck, done) = (&stuck_sets[0].signers, &good[0]);
     // What was sent with it is done: it may just be slower.

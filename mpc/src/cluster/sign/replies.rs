@@ -76,7 +76,7 @@ impl ClusterInner {
         match reply {
             OrderReply::Busy => {
                 tracing::debug!(?node, "a node is busy");
-                self.node_registry.busy(&run.ask, &node);
+                self.node_registry.busy(&run.ask, &node, attempt.sent);
                 run.crowded = true;
                 Some(AttemptOutcome::Busy)
             }
