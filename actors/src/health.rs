@@ -150,33 +150,23 @@ async fn probe(services: &Services) -> Result<(), Fault> {
 mod tests {
     use std::sync::Arc;
 
-    use covault_core::{
-        order::NodeId,
-        testing::{ConstantEntropy, ManualClock},
-    };
+    use covault_core::order::NodeId;
 
     use super::*;
     use crate::{
-        chain_rpc::ChainClients,
         port::NodeView,
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        settings::OrchestratorParts,
         store::memory::MemoryStore,
-        testing::NoSigners,
+        testing::{NoSigners, orchestrator_parts},
     };
 
     #[tokio::test]
     async fn readiness__should_count_nodes_without_a_copy_of_them() {
         let signers = Arc::new(NoSigners::default());
         let parts = OrchestratorParts {
-            store: Arc::new(MemoryStore::new()),
             signers: Arc::clone(&signers) as _,
-            clock: Arc::<ManualClock>::default(),
-            entropy: Arc::new(ConstantEntropy(0)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
-            sharing: OrchestratorSharing::default(),
+            ..orchestrator_parts(Arc::new(MemoryStore::new()), Arc::default())
         };
         let services = Services::new(parts, Listeners::none());
         let check = HealthCheck::new(ClientGate::default());

@@ -196,32 +196,21 @@ mod tests {
         ids::{TokenId, VaultId, WalletId},
         networks::Network,
         request::{ApprovalRule, Consent, RequestEffect, RequestState, SigningRequest},
-        testing::{ConstantEntropy, ManualClock},
+        testing::ManualClock,
     };
 
     use super::*;
     use crate::{
-        chain_rpc::ChainClients,
         commands::idempotency::LIFETIME_MS,
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{Store, memory::MemoryStore, rows::IdempotencyRow},
-        testing::{CountingStore, NoSigners},
+        testing::{CountingStore, orchestrator_parts},
     };
 
     async fn world() -> (Arc<MemoryStore>, Arc<ManualClock>, Services) {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::default());
-        let parts = OrchestratorParts {
-            store: Arc::clone(&store) as _,
-            signers: Arc::<NoSigners>::default(),
-            clock: Arc::clone(&clock) as _,
-            entropy: Arc::new(ConstantEntropy(0)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
-            sharing: OrchestratorSharing::default(),
-        };
+        let parts = orchestrator_parts(Arc::clone(&store) as _, Arc::clone(&clock));
         let services = Services::new(parts, Listeners::none());
         let services = leases::maintenance_lease(&services).await.unwrap().unwrap();
         (store, clock, services)

@@ -11,7 +11,7 @@ use covault_core::{
         BackupOrder, KeygenOrder, NodeId, ProvenGeneration, ReshareOrder, ReshareOutcome,
         ReshareProof, SigningOrder,
     },
-    testing::ManualClock,
+    testing::{ConstantEntropy, ManualClock},
 };
 use std::sync::{
     Arc,
@@ -21,10 +21,12 @@ use std::sync::{
 use parking_lot::Mutex;
 
 use crate::{
+    chain_rpc::ChainClients,
     port::{
         MonotonicClock, NodeBackup, NodeConfirmations, NodeView, SignerCluster, SigningAttempt,
         UnadmittedView,
     },
+    settings::{OrchestratorParts, OrchestratorSharing, Settings},
     store::{Batch, CommitError, Key, KeySpace, ReadError, Row, RowMap, Scan, Snapshot, Store},
 };
 
@@ -48,6 +50,20 @@ pub(crate) fn before_build(payload: &Payload) {
     if panicking.any(|one| one == payload.encode()) {
         PANICS.fetch_add(1, Ordering::SeqCst);
         panic!("a payload that cannot be built");
+    }
+}
+
+/// An orchestrator's parts with nobody in them: no signers, no chains, settings as they are without a file.
+pub fn orchestrator_parts(store: Arc<dyn Store>, clock: Arc<ManualClock>) -> OrchestratorParts {
+    OrchestratorParts {
+        store,
+        signers: Arc::<NoSigners>::default(),
+        clock,
+        entropy: Arc::new(ConstantEntropy(0)),
+        chains: ChainClients::default(),
+        settings: Settings::default(),
+        webhooks: Default::default(),
+        sharing: OrchestratorSharing::default(),
     }
 }
 

@@ -16,15 +16,14 @@ use covault_core::{
 use super::*;
 use crate::{
     audit,
-    chain_rpc::ChainClients,
     commands::caller::{Caller, VaultScope},
     lists::READ_CHUNK,
     services::{Listeners, Services},
-    settings::{OrchestratorParts, OrchestratorSharing, Settings},
+    settings::OrchestratorParts,
     store::{
         Batch, Key, KeySpace, Precondition, ReadError, Row, Scan, Store, memory::MemoryStore, rows,
     },
-    testing::{NoSigners, StoreDouble},
+    testing::{StoreDouble, orchestrator_parts},
 };
 
 const HOUR: u64 = 60 * 60 * 1000;
@@ -51,14 +50,8 @@ impl World {
     fn behind(front: Arc<dyn Store>, store: Arc<MemoryStore>, clock: Arc<ManualClock>) -> Self {
         let hub = Arc::new(ChangeHub::default());
         let parts = OrchestratorParts {
-            store: front,
-            signers: Arc::<NoSigners>::default(),
-            clock: Arc::clone(&clock) as _,
             entropy: Arc::new(ConstantEntropy(1)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
-            sharing: OrchestratorSharing::default(),
+            ..orchestrator_parts(front, Arc::clone(&clock))
         };
         let listeners = Listeners {
             logs: Arc::clone(&hub) as _,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use covault_core::{
     deposit::transfer::{AddressOwner, Transfer, TransferIndex},
     ids::TokenId,
-    testing::{ConstantEntropy, ManualClock},
 };
 
 use super::*;
@@ -15,9 +14,9 @@ use crate::{
     chain_rpc::{ChainClients, FollowPolicy},
     leases::{self, LeaseScope},
     services::Listeners,
-    settings::{OrchestratorParts, OrchestratorSharing, Settings},
+    settings::OrchestratorParts,
     store::{Scan, memory::MemoryStore},
-    testing::NoSigners,
+    testing::orchestrator_parts,
 };
 
 const CHAIN: FollowedChain = FollowedChain::Evm(1);
@@ -25,14 +24,8 @@ const CHAIN: FollowedChain = FollowedChain::Evm(1);
 /// What a follower has under its lease.
 async fn world() -> Services {
     let parts = OrchestratorParts {
-        store: Arc::new(MemoryStore::new()),
-        signers: Arc::<NoSigners>::default(),
-        clock: Arc::<ManualClock>::default(),
-        entropy: Arc::new(ConstantEntropy(0)),
         chains: ChainClients::default().with_follow(CHAIN, FollowPolicy::default()),
-        settings: Settings::default(),
-        webhooks: Default::default(),
-        sharing: OrchestratorSharing::default(),
+        ..orchestrator_parts(Arc::new(MemoryStore::new()), Arc::default())
     };
     let services = Services::new(parts, Listeners::none());
     leases::take_all(&services).await.unwrap();

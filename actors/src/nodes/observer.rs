@@ -256,13 +256,12 @@ mod tests {
     use super::*;
     use crate::{
         audit::AuditActor,
-        chain_rpc::ChainClients,
         nodes::NodeChange,
         port::SignerCluster,
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        settings::{OrchestratorParts, OrchestratorSharing},
         store::{Store, memory::MemoryStore},
-        testing::NoSigners,
+        testing::{NoSigners, orchestrator_parts},
     };
 
     struct World {
@@ -277,17 +276,13 @@ mod tests {
             let signers = Arc::new(NoSigners::default());
             let (clock, monotonic) = (Arc::new(ManualClock::at(1_000_000)), Arc::default());
             let parts = OrchestratorParts {
-                store: Arc::clone(store) as Arc<dyn Store>,
                 signers: Arc::clone(&signers) as Arc<dyn SignerCluster>,
-                clock: Arc::clone(&clock) as _,
                 entropy: Arc::new(ConstantEntropy(1)),
-                chains: ChainClients::default(),
-                settings: Settings::default(),
-                webhooks: Default::default(),
                 sharing: OrchestratorSharing {
                     monotonic: Arc::clone(&monotonic) as _,
                     ..OrchestratorSharing::default()
                 },
+                ..orchestrator_parts(Arc::clone(store) as _, Arc::clone(&clock))
             };
             Self {
                 services: Arc::new(Services::new(parts, Listeners::none())),

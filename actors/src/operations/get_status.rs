@@ -227,30 +227,24 @@ mod tests {
 
     use super::*;
     use crate::{
-        chain_rpc::ChainClients,
         leases::{MemberRow, member},
         nodes::{AdmittedNode, status::NodeStatusRow},
         port::NodeView,
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        settings::{OrchestratorParts, OrchestratorSharing},
         store::{Batch, Precondition, Store as _, memory::MemoryStore, rows},
-        testing::NoSigners,
+        testing::orchestrator_parts,
     };
 
     fn process(store: &Arc<MemoryStore>, home: u8, runs_vaults: bool) -> Services {
         let parts = OrchestratorParts {
-            store: Arc::clone(store) as _,
-            signers: Arc::<NoSigners>::default(),
-            clock: Arc::new(ManualClock::at(1)),
             entropy: Arc::new(ConstantEntropy(home)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
             sharing: OrchestratorSharing {
                 home: Some([home; 32]),
                 runs_vaults,
                 ..OrchestratorSharing::default()
             },
+            ..orchestrator_parts(Arc::clone(store) as _, Arc::new(ManualClock::at(1)))
         };
         Services::new(parts, Listeners::none())
     }

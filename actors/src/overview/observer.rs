@@ -255,12 +255,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        chain_rpc::ChainClients,
         nodes::{AdmittedNode, status::NodeStatusRow},
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
+        settings::{OrchestratorParts, OrchestratorSharing},
         store::{KeySpace, Store, memory::MemoryStore},
-        testing::{NoSigners, StoreCall, ToldStore},
+        testing::{StoreCall, ToldStore, orchestrator_parts},
     };
 
     fn process(store: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> ServiceObserverState {
@@ -269,17 +268,12 @@ mod tests {
 
     fn process_on(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> ServiceObserverState {
         let parts = OrchestratorParts {
-            store,
-            signers: Arc::<NoSigners>::default(),
-            clock: Arc::clone(clock) as _,
             entropy: Arc::new(ConstantEntropy(1)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
             sharing: OrchestratorSharing {
                 monotonic: Arc::clone(clock) as _,
                 ..OrchestratorSharing::default()
             },
+            ..orchestrator_parts(store, Arc::clone(clock))
         };
         ServiceObserverState {
             services: Arc::new(Services::new(parts, Listeners::none())),

@@ -18,13 +18,12 @@ use tokio::sync::watch;
 use super::*;
 use crate::{
     audit::AuditActor,
-    chain_rpc::ChainClients,
     services::Listeners,
-    settings::{OrchestratorParts, OrchestratorSharing, Settings},
+    settings::OrchestratorParts,
     store::{
         Batch, CommitError, Key, KeySpace, ReadError, Row, Scan, Store, memory::MemoryStore, rows,
     },
-    testing::{NoSigners, StoreDouble},
+    testing::{StoreDouble, orchestrator_parts},
     vaults::creation::VaultCreation,
 };
 
@@ -72,14 +71,11 @@ async fn services() -> (Arc<Services>, Arc<HeldStore>) {
         reading: AtomicUsize::new(0),
     });
     let parts = OrchestratorParts {
-        store: Arc::clone(&store) as Arc<dyn Store>,
-        signers: Arc::<NoSigners>::default(),
-        clock: Arc::new(ManualClock::at(43_200_000)),
         entropy: Arc::new(CounterEntropy::default()),
-        chains: ChainClients::default(),
-        settings: Settings::default(),
-        webhooks: Default::default(),
-        sharing: OrchestratorSharing::default(),
+        ..orchestrator_parts(
+            Arc::clone(&store) as _,
+            Arc::new(ManualClock::at(43_200_000)),
+        )
     };
     let services = Arc::new(Services::new(parts, Listeners::none()));
     for number in 1..=2 {

@@ -152,26 +152,20 @@ async fn forget(
 mod tests {
     use std::sync::Arc;
 
-    use covault_core::{
-        deposit::{
-            Webhook,
-            event::TransferNotice,
-            lifecycle::Stage,
-            transfer::{
-                Account, AddressOwner, BlockRef, FollowedChain, OwnedTransfer, Transfer,
-                TransferIndex,
-            },
+    use covault_core::deposit::{
+        Webhook,
+        event::TransferNotice,
+        lifecycle::Stage,
+        transfer::{
+            Account, AddressOwner, BlockRef, FollowedChain, OwnedTransfer, Transfer, TransferIndex,
         },
-        testing::{ConstantEntropy, ManualClock},
     };
 
     use super::*;
     use crate::{
-        chain_rpc::ChainClients,
         services::Listeners,
-        settings::{OrchestratorParts, OrchestratorSharing, Settings},
         store::{deposit_rows::NoticeDelivery, memory::MemoryStore},
-        testing::NoSigners,
+        testing::orchestrator_parts,
     };
 
     fn notice(delivery: NoticeDelivery) -> NoticeRow {
@@ -212,16 +206,7 @@ mod tests {
     }
 
     fn services() -> Services {
-        let parts = OrchestratorParts {
-            store: Arc::new(MemoryStore::new()),
-            signers: Arc::<NoSigners>::default(),
-            clock: Arc::<ManualClock>::default(),
-            entropy: Arc::new(ConstantEntropy(0)),
-            chains: ChainClients::default(),
-            settings: Settings::default(),
-            webhooks: Default::default(),
-            sharing: OrchestratorSharing::default(),
-        };
+        let parts = orchestrator_parts(Arc::new(MemoryStore::new()), Arc::default());
         Services::new(parts, Listeners::none())
     }
 

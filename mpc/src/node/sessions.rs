@@ -194,14 +194,14 @@ impl Node {
                 reason: "the session panicked".into(),
                 evidence: String::new(),
             };
-            self.reply(
-                running.orchestrator,
-                running.epoch,
-                session,
-                attempt,
-                &reply,
-            );
+            self.answer(&running, (session, attempt), &reply);
         }
+    }
+
+    /// Tells a run's orchestrator of it.
+    fn answer(&self, running: &RunningSession, (session, attempt): AttemptId, reply: &OrderReply) {
+        let (orchestrator, epoch) = (running.orchestrator, running.epoch);
+        self.reply(orchestrator, epoch, session, attempt, reply);
     }
 
     /// Begins a claimed run, on a pool thread: its first step, then whatever came early.
@@ -403,13 +403,7 @@ impl Node {
                 reason: reason.into(),
                 evidence: String::new(),
             };
-            self.reply(
-                running.orchestrator,
-                running.epoch,
-                session,
-                attempt,
-                &reply,
-            );
+            self.answer(running, (session, attempt), &reply);
             cell.end(&mut work);
         }
     }

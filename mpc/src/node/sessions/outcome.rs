@@ -97,13 +97,7 @@ impl Node {
         running.told_round = round;
         let of = running.run.last_round();
         let reply = OrderReply::Round { round, of };
-        self.reply(
-            running.orchestrator,
-            running.epoch,
-            session,
-            attempt,
-            &reply,
-        );
+        self.answer(running, (session, attempt), &reply);
     }
 
     /// Writes evidence of an equivocation into the node's folder, as text.
