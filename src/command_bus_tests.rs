@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use covault_actors::gateway::{Caller, OperationResponse, VaultScope};
-use covault_core::{ids::TokenId, token::TokenAccess};
+use covault_core::{ids::TokenId, token::TokenAccess, trace::TraceParent};
 use covault_mpc::bus::memory::MemoryBus;
 
 use super::*;
@@ -36,6 +36,7 @@ fn forwarded() -> ForwardedCommand {
             admin: None,
             request_id: "r".into(),
             person: None,
+            trace: TraceParent::Unknown,
         },
         method: "a.B.C".into(),
         request: b"request".to_vec(),

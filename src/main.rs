@@ -41,6 +41,7 @@ mod store_meter;
 mod telemetry;
 mod tls;
 mod token_files;
+mod traces;
 mod units;
 mod webhooks;
 mod wiring;

@@ -40,7 +40,7 @@ use crate::{
     shutdown::StopSignal,
     store_meter,
     tls::ServerTls,
-    wiring,
+    traces, wiring,
 };
 
 /// From half a millisecond to eight seconds.
@@ -89,6 +89,7 @@ pub fn start(
     calls::describe();
     console::describe();
     store_meter::describe();
+    traces::describe();
     let process = Collector::default();
     process.describe();
     tracing::info!(address = %listener.local_addr()?, "metrics are served");

@@ -8,6 +8,7 @@ use covault_actors::{
     port::TokioMonotonicClock,
     settings::OrchestratorSharing,
 };
+use covault_core::trace::Tracer;
 use covault_mpc::identity::NodeIdentity;
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
@@ -54,6 +55,7 @@ const NO_SECRET: &str = "cluster.secret_file: is empty, and a process without va
 pub fn from_config(
     config: &Config,
     identity: &NodeIdentity,
+    tracer: Tracer,
 ) -> anyhow::Result<OrchestratorSharing> {
     let cluster = &config.cluster;
     let mut fingerprint = None;
@@ -78,6 +80,7 @@ pub fn from_config(
         command_bus,
         secret_fingerprint: fingerprint,
         log: Arc::new(ProcessLog),
+        tracer,
         runs_vaults: cluster.roles.run_vaults(),
     })
 }

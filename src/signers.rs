@@ -65,6 +65,7 @@ impl SignerCluster for ClusterSigners {
             token,
             turn,
             client_signer,
+            trace,
         } = attempt;
         let task = SigningTask {
             scheme: *scheme,
@@ -75,6 +76,7 @@ impl SignerCluster for ClusterSigners {
             token: *token,
             turn: *turn,
             client_signer: *client_signer,
+            trace: *trace,
         };
         self.cluster.sign(order, task).await
     }

@@ -64,7 +64,7 @@ pub fn init(log: &LogSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what these settings say from now on; the form of lines stays. `Some`: the level and whether calls are logged, as
+/// Writes what these settings say from now on; the form of lines stays, and where traces go. `Some`: the level and whether calls are logged, as
 /// they were before, where that has changed.
 ///
 /// # Errors
@@ -76,6 +76,8 @@ pub fn change(log: &LogSettings) -> anyhow::Result<Option<LogSettings>> {
     let mut now = now.lock();
     let wanted = LogSettings {
         format: now.format,
+        otlp_url: now.otlp_url.clone(),
+        otlp_sample: now.otlp_sample,
         ..log.clone()
     };
     if *now == wanted {
@@ -183,6 +185,8 @@ mod tests {
                 level: level.to_owned(),
                 format: LogFormat::Text,
                 access,
+                otlp_url: String::new(),
+                otlp_sample: 0.0,
             };
             let filter = filter(&log).expect("levels");
             [Level::INFO, Level::DEBUG].map(|level| filter.would_enable(ACCESS, &level))

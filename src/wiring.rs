@@ -17,7 +17,7 @@ use covault_actors::{
         redb::RedbStore,
     },
 };
-use covault_core::{fault::Fault, order::NodeId};
+use covault_core::{fault::Fault, order::NodeId, trace::Tracer};
 use covault_mpc::{
     bus::{Bus, memory::MemoryBus},
     cluster::{Cluster, ClusterConfig},
@@ -139,6 +139,7 @@ pub struct SignerParts {
     pub keygen_quota: KeygenQuota,
     pub client: Option<ClientSignerConfig>,
     pub approval_relay: Option<Arc<ApprovalRelay>>,
+    pub tracer: Tracer,
 }
 
 /// What `Node::run` takes.
@@ -164,6 +165,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         keygen_quota: parts.keygen_quota,
         client: parts.client,
         approval_relay: parts.approval_relay,
+        tracer: parts.tracer,
     }
 }
 
@@ -270,11 +272,12 @@ pub async fn orchestrator(
     bus: Arc<dyn Bus>,
     identity: Arc<NodeIdentity>,
     tokens: &TokenPair,
+    tracer: &Tracer,
 ) -> anyhow::Result<RunningOrchestrator> {
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::load(&config.evm)?;
-    let sharing = sharing::from_config(config, &identity)?;
+    let sharing = sharing::from_config(config, &identity, tracer.clone())?;
     let roles = config.cluster.roles;
     let cluster = Cluster::start(ClusterConfig {
         identity,
@@ -351,6 +354,7 @@ pub async fn orchestrator(
         refusals: Arc::new(RefusalLog::new()),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
+        tracer: tracer.clone(),
         max_body_bytes: serve.max_body_bytes,
         body_timeout: Duration::from_millis(serve.body_timeout_ms),
         trusted_proxies: serve.trusted_proxies,

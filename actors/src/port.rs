@@ -15,6 +15,7 @@ use covault_core::{
     },
     rate::UnsignedWork,
     scheme::Scheme,
+    trace::TraceContext,
     turns::RequestTurn,
 };
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,8 @@ pub struct SigningAttempt {
     pub turn: RequestTurn,
     /// The client signer that has to approve it and to take part. Others sign nothing.
     pub client_signer: Option<NodeId>,
+    /// The span that the signers' are parts of, where the request is traced.
+    pub trace: Option<TraceContext>,
 }
 
 /// Signers hold what people have approved for a time in which it can still be rejected.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use covault_core::{
     networks::evm::calls::AbiTable,
     port::{Clock, Entropy},
+    trace::Tracer,
 };
 
 use crate::{
@@ -51,6 +52,8 @@ pub struct OrchestratorSharing {
     pub secret_fingerprint: Option<[u8; 8]>,
     /// What this process writes into its log.
     pub log: Arc<dyn LogControl>,
+    /// Records what requests spend their time with.
+    pub tracer: Tracer,
     /// Whether vaults run here. Otherwise this process only passes commands on, and answers
     /// questions from the store.
     pub runs_vaults: bool,
@@ -65,6 +68,7 @@ impl Default for OrchestratorSharing {
             command_bus: Arc::new(MemoryCommandBus::new()),
             secret_fingerprint: None,
             log: Arc::new(FixedLog),
+            tracer: Tracer::default(),
             runs_vaults: true,
         }
     }

@@ -27,6 +27,7 @@ pub mod signature;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+pub mod trace;
 pub mod turns;
 pub mod user;
 pub mod version;

@@ -11,6 +11,7 @@ use covault_core::{
         ReshareProof, SigningOrder,
     },
     signature::Signature,
+    trace::TraceContext,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -54,6 +55,8 @@ pub(crate) struct SignOrderMsg {
     pub attempt_ms: u64,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
+    /// The orchestrator's span that the node's are parts of, where the request is traced. It decides nothing.
+    pub trace: Option<TraceContext>,
 }
 
 /// Orchestrator to node: make this key. Signed as a [`SignOrderMsg`] is.

@@ -101,6 +101,7 @@ async fn find(api: &Api, credentials: &Credentials<'_>) -> Result<Caller, Refuse
             admin: (opens == Audience::Admin).then(AdminCaller::unnamed),
             request_id: credentials.request_id.to_owned(),
             person: None,
+            trace: credentials.trace,
         });
     }
     // What was never one of ours is refused without asking the store.
@@ -149,6 +150,7 @@ fn stored(api: &Api, record: &ApiToken, credentials: &Credentials<'_>) -> Result
         }),
         request_id: credentials.request_id.to_owned(),
         person: None,
+        trace: credentials.trace,
     })
 }
 
@@ -185,6 +187,7 @@ impl CallerRecheck {
             operation: "",
             address: self.address,
             request_id: &self.caller.request_id,
+            trace: self.caller.trace,
         };
         let record = api.gateway.token(hash).await?;
         let record = record.ok_or_else(Fault::unauthenticated)?;

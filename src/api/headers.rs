@@ -4,12 +4,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use covault_core::{
     fault::{Class, Fault},
     port::{Entropy, random_16},
+    trace::TraceParent,
 };
 
 /// The id of a call, the client's or a new one.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The token.
 pub const TOKEN: HeaderName = HeaderName::from_static("x-mtoken");
+/// The client's span, by W3C Trace Context.
+pub const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 /// A client's name for a command that must be done once.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The answer was given before.
@@ -76,6 +79,14 @@ pub fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(&TOKEN).iter();
     let token = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(token)
+}
+
+/// The span of the client that the call is part of. Of two headers nobody can say which is meant.
+pub fn trace_parent(headers: &HeaderMap) -> TraceParent {
+    let mut values = headers.get_all(&TRACE_PARENT).iter();
+    let value = values.next().filter(|_| values.next().is_none());
+    let value = value.and_then(|value| value.to_str().ok());
+    value.map_or(TraceParent::Unknown, TraceParent::of_header)
 }
 
 /// The path of a request for logs and sentences: what a client makes up is cut off.

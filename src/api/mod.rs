@@ -21,6 +21,7 @@ use covault_core::{
     fault::{Class, Fault},
     port::{Clock, Entropy},
     schema::service::Audience,
+    trace::{SpanFact, SpanName, TraceParent, Tracer},
 };
 use futures::FutureExt as _;
 
@@ -66,6 +67,8 @@ pub struct Api {
     pub clock: Arc<dyn Clock>,
     /// For request ids.
     pub entropy: Arc<dyn Entropy>,
+    /// Records calls.
+    pub tracer: Tracer,
     /// The largest body, in bytes.
     pub max_body_bytes: usize,
     /// How long a body may take to arrive.
@@ -88,6 +91,8 @@ pub struct Credentials<'a> {
     pub address: Option<IpAddr>,
     /// The id of the call, for errors and the log.
     pub request_id: &'a str,
+    /// The span of the client that it is part of.
+    pub trace: TraceParent,
 }
 
 impl Api {
@@ -101,6 +106,7 @@ impl Api {
             refusals: Arc::clone(&self.refusals),
             clock: Arc::clone(&self.clock),
             entropy: Arc::clone(&self.entropy),
+            tracer: self.tracer.clone(),
             max_body_bytes: self.max_body_bytes,
             body_timeout: self.body_timeout,
             trusted_proxies: 0,
@@ -195,9 +201,28 @@ impl Api {
             body,
             idempotency,
         } = call;
+        let transport = match &body {
+            RequestBody::Json(_) => "rest",
+            RequestBody::Protobuf(_) => "grpc",
+        };
+        let mut span = (self.tracer.begin(SpanName::Call, caller.trace))
+            .with(SpanFact::Operation(operation.descriptor().name()))
+            .with(SpanFact::Transport(transport));
+        let traced;
+        let caller = match span.parent() {
+            same if same == caller.trace => caller,
+            trace => {
+                traced = Caller {
+                    trace,
+                    ..caller.clone()
+                };
+                &traced
+            }
+        };
         let answer = self.gateway.call(caller, operation, body, idempotency);
         let answer = unless_it_panics(answer).await;
         let answer = answer.inspect_err(|fault| {
+            span.fail(fault.class().name());
             if let Some(admin) = &caller.admin {
                 self.refusals.note(&RefusedCall {
                     token: Some(&KnownToken::of_operator(caller.token, admin)),

@@ -13,7 +13,7 @@ use covault_actors::{
     gateway::{Caller, Gateway},
     operations::{AdmitNode, CreateUser, CreateVault, LinkUser, ListUsers, ListVaults, Operation},
 };
-use covault_core::{fault::Fault, order::NodeId, schema::admin};
+use covault_core::{fault::Fault, order::NodeId, schema::admin, trace::Tracer};
 use covault_mpc::{
     bus::Bus,
     node::{CurrentPolicy, KeyRules, KeygenQuota, NoResumeDetector, Node, NodeConfig},
@@ -32,13 +32,14 @@ use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     bus_check,
-    config::{Config, ConsoleSettings},
+    config::{Config, ConsoleSettings, LogSettings},
     files, identities,
     listeners::url_of,
     metrics,
     redis_access::RedisAccess,
     shutdown,
     token_files::{self, TokenPair},
+    traces::{TracedProcess, Traces},
     wiring::{self, ApiListeners, SignerParts},
 };
 
@@ -159,9 +160,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }
         None => wiring::memory_bus(),
     };
-    let mut nodes = SignerNodes::prepare(&args.data, &bus, identity.id())?;
+    let mut nodes = SignerNodes::prepare(&args.data, &config.log, &bus, identity.id())?;
     let store = wiring::store_of_orchestrator(&config).await?;
-    let running = wiring::orchestrator(&config, store, bus, identity, &tokens).await?;
+    let traces = Traces::start(
+        &config.log,
+        &TracedProcess {
+            service: "covault-orchestrator",
+            name: &config.cluster.name,
+        },
+    )?;
+    let tracer = &traces.tracer;
+    let running = wiring::orchestrator(&config, store, bus, identity, &tokens, tracer).await?;
     let gateway = running.gateway.clone();
     let gauges = metrics::orchestrator_gauges(
         gateway.clone(),
@@ -203,6 +212,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     served.await.context("the API failed")??;
     nodes.stop().await;
+    traces.finish().await;
     files::remove(&info)?;
     Ok(())
 }
@@ -237,22 +247,36 @@ struct SignerNodes {
     /// Not started yet.
     prepared: Vec<NodeConfig>,
     running: JoinSet<Result<(), Fault>>,
+    traces: Vec<Traces>,
     stop: watch::Sender<bool>,
 }
 
 impl SignerNodes {
     /// Their identities and folders.
-    fn prepare(data: &Path, bus: &Arc<dyn Bus>, orchestrator: NodeId) -> anyhow::Result<Self> {
+    fn prepare(
+        data: &Path,
+        log: &LogSettings,
+        bus: &Arc<dyn Bus>,
+        orchestrator: NodeId,
+    ) -> anyhow::Result<Self> {
         let mut nodes = Self {
             ids: Vec::new(),
             prepared: Vec::new(),
             running: JoinSet::new(),
+            traces: Vec::new(),
             stop: watch::Sender::new(false),
         };
         for number in 1..=SIGNERS {
             let name = format!("signer-{number}");
             let folder = data.join(&name);
-            nodes.add(name, &folder, Arc::clone(bus), orchestrator)?;
+            let process = TracedProcess {
+                service: "covault-signer",
+                name: &name,
+            };
+            let traces = Traces::start(log, &process)?;
+            let tracer = traces.tracer.clone();
+            nodes.traces.push(traces);
+            nodes.add(name, &folder, tracer, Arc::clone(bus), orchestrator)?;
         }
         Ok(nodes)
     }
@@ -261,6 +285,7 @@ impl SignerNodes {
         &mut self,
         name: String,
         folder: &Path,
+        tracer: Tracer,
         bus: Arc<dyn Bus>,
         orchestrator: NodeId,
     ) -> anyhow::Result<()> {
@@ -269,6 +294,7 @@ impl SignerNodes {
             files::secret_or_new(&folder.join("passphrase"), || new_token(&OsEntropy))?;
         self.ids.push(identity.id());
         let config = wiring::node_config(SignerParts {
+            tracer,
             approval_relay: None,
             client: None,
             name,
@@ -316,6 +342,9 @@ impl SignerNodes {
         // No receiver: they have all ended.
         let _ = self.stop.send(true);
         while self.running.join_next().await.is_some() {}
+        for traces in self.traces {
+            traces.finish().await;
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     protect::ProcessProtection,
     redis_access::RedisAccess,
     service_manager, shutdown, telemetry, token_files,
+    traces::{TracedProcess, Traces},
     wiring::{self, ApiListeners},
 };
 
@@ -87,7 +88,15 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
         listeners.listen_for_operators(address).await?;
     }
     let bus = redis.bus()?;
-    let running = wiring::orchestrator(&config, store, bus, identity, &tokens).await?;
+    let traces = Traces::start(
+        &config.log,
+        &TracedProcess {
+            service: "covault-orchestrator",
+            name: &config.cluster.name,
+        },
+    )?;
+    let tracer = &traces.tracer;
+    let running = wiring::orchestrator(&config, store, bus, identity, &tokens, tracer).await?;
     let gauges = metrics::orchestrator_gauges(
         running.gateway.clone(),
         Arc::clone(&running.bus),
@@ -117,6 +126,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     }
     service_manager::ready(stop.clone());
     running.serve(listeners, stop).await?;
+    traces.finish().await;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;
     }

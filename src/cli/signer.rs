@@ -35,6 +35,7 @@ use crate::{
     resumption::MachineWatch,
     service_manager, shutdown,
     tls::ServerTls,
+    traces::{TracedProcess, Traces},
     wiring::{self, SignerParts},
 };
 
@@ -234,7 +235,15 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         _ => None,
     };
     let (approval_relay, page) = approval_relay.unzip();
+    let traces = Traces::start(
+        &config.log,
+        &TracedProcess {
+            service: "covault-signer",
+            name: &signer.name,
+        },
+    )?;
     let node = wiring::node_config(SignerParts {
+        tracer: traces.tracer.clone(),
         approval_relay,
         client,
         name: signer.name.clone(),
@@ -267,6 +276,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
     };
     let run = Node::run_and_tell(node, stop, up);
     run.await.map_err(wiring::explain)?;
+    traces.finish().await;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics server failed")??;
     }

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, path::Path};
 
 use reqwest::Url;
-use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::{ChainNodes, Config, ConfigError, ServeSettings, SignerSettings, StoreKind};
 
@@ -13,42 +12,6 @@ const MOST_NONCES: usize = 4096;
 const MOST_NAME: usize = 100;
 /// With less, a PostgreSQL that is just busy would seem to be away.
 const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
-
-/// The longest list of log levels, in bytes.
-const MOST_LEVELS: usize = 500;
-
-/// What a list of log levels lets through.
-///
-/// # Errors
-/// What is wrong with it: a word that is no level is never taken for a target, which would silence the log.
-pub fn level_filter(levels: &str) -> Result<Targets, String> {
-    if levels.len() > MOST_LEVELS {
-        return Err(format!("is longer than {MOST_LEVELS} bytes"));
-    }
-    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
-    let mut filter = Targets::new();
-    for part in levels.split(',') {
-        let (target, level) = part.split_once('=').unwrap_or(("", part));
-        // No other white space: a level is written into the log.
-        let (target, level) = (target.trim_matches(' '), level.trim_matches(' '));
-        let parsed = level.parse::<LevelFilter>().ok();
-        let Some(parsed) = parsed.filter(|_| !level.is_empty()) else {
-            return Err(format!(
-                "{level:?} is not a level; use trace, debug, info, warn, error or off, alone or as target=level"
-            ));
-        };
-        if !part.contains('=') {
-            filter = filter.with_default(parsed);
-        } else if !target.is_empty() && target.chars().all(is_part) {
-            filter = filter.with_target(target, parsed);
-        } else {
-            return Err(format!(
-                "{target:?} is not a target; use one such as covault_mpc"
-            ));
-        }
-    }
-    Ok(filter)
-}
 
 impl Config {
     /// What is wrong, each a sentence that begins with the setting.
@@ -63,9 +26,7 @@ impl Config {
                  executeSigningRequests could not tell how requests end"
             ));
         }
-        if let Err(problem) = level_filter(&self.log.level) {
-            problems.push(format!("log.level: {problem}"));
-        }
+        problems.extend(self.log.problems());
         for (setting, address, may_be_off) in [
             ("serve.listen", &self.serve.listen, false),
             ("serve.grpc_listen", &self.serve.grpc_listen, true),

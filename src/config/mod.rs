@@ -10,6 +10,7 @@ mod console;
 pub mod contexts;
 pub mod credentials;
 mod error;
+mod log;
 mod origins;
 mod paths;
 mod shown;
@@ -32,11 +33,11 @@ pub use self::{
     admin::AdminAddress,
     bus::{BusSettings, namespace_problem},
     chains::{ChainNodes, ChainSettings},
-    check::level_filter,
     client_signer::{CallbackFormat, CallbackSettings, ClientSignerSettings, PrivateKey},
     cluster::{ClusterSettings, ProcessRole},
     console::{ConsoleSettings, PageOrigin},
     error::ConfigError,
+    log::{LogFormat, LogSettings, level_filter},
     shown::ShownSetting,
     webhooks::WebhookSettings,
 };
@@ -104,20 +105,6 @@ pub struct EvmSettings {
 #[derive(Clone, Debug, Deserialize)]
 pub struct IdempotencySettings {
     pub strict: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct LogSettings {
-    pub level: String,
-    pub format: LogFormat,
-    pub access: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
 }
 
 #[derive(Clone, Deserialize)]
@@ -505,6 +492,10 @@ fn merge(
                 origin: origin_of(),
                 key: path,
             }),
+            (Some(slot @ Value::Float(_)), Value::Integer(whole)) => {
+                let whole = i32::try_from(whole).unwrap_or(i32::MAX);
+                *slot = Value::Float(whole.into());
+            }
             (Some(like), value) if like.type_str() != value.type_str() => {
                 // Texts and lists may hold what is secret.
                 let given = match like {
@@ -594,6 +585,10 @@ fn parse_as(like: &Value, text: &str) -> Result<Value, String> {
         Value::Integer(_) => Value::Integer(
             text.parse()
                 .map_err(|_| format!("{text:?} is not a whole number"))?,
+        ),
+        Value::Float(_) => Value::Float(
+            text.parse()
+                .map_err(|_| format!("{text:?} is not a number"))?,
         ),
         Value::Boolean(_) => Value::Boolean(
             text.parse()

@@ -164,6 +164,7 @@ impl OperationMethod {
             operation: self.operation.descriptor().name(),
             address,
             request_id: id,
+            trace: headers::trace_parent(request.headers()),
         };
         let caller = self.api.admit(credentials, &in_flight).await;
         let caller = caller.map_err(|refusal| status::of(refusal, id))?;

@@ -14,7 +14,7 @@ use axum::{
     routing::get,
 };
 use covault_actors::gateway::{Change, ChangeListener, HeardChanges, ListenerStart, Position};
-use covault_core::{fault::Fault, schema::service::Audience};
+use covault_core::{fault::Fault, schema::service::Audience, trace::TraceParent};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -87,6 +87,7 @@ async fn listen(
         operation: PATH,
         address: api.client_address(extensions, headers),
         request_id,
+        trace: TraceParent::Unknown,
     };
     let caller = api.admit(credentials(), &in_flight).await?;
     let after = last_event_id(headers)?;

@@ -190,6 +190,7 @@ impl Route {
             operation: self.descriptor().name(),
             address,
             request_id,
+            trace: headers::trace_parent(request.headers()),
         };
         let caller = self.api.admit(credentials, &in_flight).await?;
         let (idempotency, body) = self.check(request, &in_flight).await?;

@@ -12,10 +12,11 @@ const COMMIT: &str = match option_env!("COVAULT_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
-const FEATURES: &str = if cfg!(feature = "cggmp24") {
-    "cggmp24"
-} else {
-    "none"
+const FEATURES: &str = match (cfg!(feature = "cggmp24"), cfg!(feature = "otlp")) {
+    (true, true) => "cggmp24,otlp",
+    (true, false) => "cggmp24",
+    (false, true) => "otlp",
+    (false, false) => "none",
 };
 
 /// What was counted longer ago says nothing of now, in milliseconds.

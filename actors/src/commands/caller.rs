@@ -5,6 +5,7 @@ use covault_core::{
     ids::{TokenId, UserId, VaultId},
     schema::service::{Audience, OperationDescriptor},
     token::{AdminRole, TokenAccess, TokenVaults},
+    trace::TraceParent,
     user::User,
 };
 
@@ -23,6 +24,8 @@ pub struct Caller {
     pub request_id: String,
     /// Who calls from the console; `None`: a token.
     pub person: Option<Person>,
+    /// The span that what is done for the call is part of.
+    pub trace: TraceParent,
 }
 
 /// Who calls the admin API.
@@ -63,6 +66,7 @@ impl Caller {
             admin: Some(AdminCaller::unnamed()),
             request_id: request_id.to_owned(),
             person: None,
+            trace: TraceParent::Unknown,
         }
     }
 
@@ -81,6 +85,7 @@ impl Caller {
                 id: user.id,
                 name: user.name.clone(),
             }),
+            trace: TraceParent::Unknown,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use covault_core::{fault::Fault, ids::TokenId};
+use covault_core::{fault::Fault, ids::TokenId, trace::TraceParent};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -70,11 +70,18 @@ impl std::fmt::Debug for CommandPermit {
 /// work: a message that waits in a mailbox does, although its caller has stopped waiting.
 #[derive(Clone, Debug)]
 pub struct CommandCommit {
-    by: Arc<AuditActor>,
+    origin: Arc<CommandOrigin>,
     token: Option<(Key, u64)>,
     record: Option<IdempotencyRecord>,
     is_recorded: Arc<AtomicBool>,
     _permit: Option<Arc<CommandPermit>>,
+}
+
+/// Who asked, and the span that it is part of.
+#[derive(Clone, Debug)]
+struct CommandOrigin {
+    by: AuditActor,
+    trace: TraceParent,
 }
 
 impl CommandCommit {
@@ -86,7 +93,10 @@ impl CommandCommit {
         permit: Option<Arc<CommandPermit>>,
     ) -> Self {
         Self {
-            by: Arc::new(by),
+            origin: Arc::new(CommandOrigin {
+                by,
+                trace: TraceParent::Unknown,
+            }),
             token,
             record: None,
             is_recorded: Arc::default(),
@@ -103,6 +113,18 @@ impl CommandCommit {
         }
     }
 
+    /// The same for a call that is part of a trace.
+    #[must_use]
+    pub fn traced(mut self, trace: TraceParent) -> Self {
+        Arc::make_mut(&mut self.origin).trace = trace;
+        self
+    }
+
+    /// The span that what is committed is part of.
+    pub fn trace(&self) -> TraceParent {
+        self.origin.trace
+    }
+
     /// Becomes true when a commit has the record.
     pub fn is_recorded(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_recorded)
@@ -110,7 +132,7 @@ impl CommandCommit {
 
     /// Who asked.
     pub fn by(&self) -> &AuditActor {
-        &self.by
+        &self.origin.by
     }
 
     /// Has the batch be taken only as long as the token was not revoked. A conflict about its row

@@ -105,7 +105,7 @@ impl GatewayInner {
         let by = AuditActor::caller(caller);
         let Some((method, key)) = command.idempotency_key() else {
             let token = tokens::in_use(services, caller).await?;
-            let command_commit = CommandCommit::new(by, token, Some(permit));
+            let command_commit = CommandCommit::new(by, token, Some(permit)).traced(caller.trace);
             return Ok(OperationResponse::first(
                 self.run(command, command_commit).await?,
             ));
@@ -114,7 +114,7 @@ impl GatewayInner {
         let entry = self.key_locks.enter(services, token, method, key).await?;
         // Others had their turns first, and that may have taken long.
         let row = tokens::in_use(services, caller).await?;
-        let command_commit = CommandCommit::new(by, row, Some(permit));
+        let command_commit = CommandCommit::new(by, row, Some(permit)).traced(caller.trace);
         let (record, _turn) = match entry {
             KeyStatus::Replay(earlier) => return Ok(earlier),
             KeyStatus::First(record, turn) => (record, turn),

@@ -9,6 +9,7 @@ use covault_core::{
     networks::Payload,
     request::{AuditRecord, Draft, RequestEvent, RequestState, ReservationChange, SigningRequest},
     schema::wire,
+    trace::{SpanFact, SpanName, TraceSpan},
 };
 use prost::Message as _;
 
@@ -52,6 +53,8 @@ pub struct StoredRequest {
     pub failures: u32,
     /// When it came to its state, in milliseconds since the Unix epoch; its creation, where that is not known.
     pub advanced_at_ms: u64,
+    /// Its span, while it is worked on.
+    pub trace: TraceSpan,
 }
 
 /// What a commit stores or demands beside the request.
@@ -123,6 +126,7 @@ impl StoredRequest {
             payload,
             delayed: DelayMark::found(version > 0),
             failures: 0,
+            trace: TraceSpan::off(),
         })
     }
 
@@ -138,7 +142,8 @@ impl StoredRequest {
         extras: CommitExtras<'_>,
     ) -> Result<(), AdvanceError> {
         let now_ms = services.now_ms();
-        advance(
+        let mut span = self.trace.child(SpanName::Commit);
+        let outcome = advance(
             services,
             &mut self.request,
             &mut self.version,
@@ -150,9 +155,16 @@ impl StoredRequest {
                 ..extras
             },
         )
-        .await?;
-        self.advanced_at_ms = now_ms;
-        Ok(())
+        .await;
+        match &outcome {
+            Ok(()) => {
+                span.note(SpanFact::Outcome(self.request.state.name()));
+                self.advanced_at_ms = now_ms;
+            }
+            Err(AdvanceError::Conflict(_)) => span.fail("conflict"),
+            Err(AdvanceError::Fatal(fault)) => span.fail(fault.class().name()),
+        }
+        outcome
     }
 
     /// Stores why the request cannot continue now.

@@ -17,6 +17,7 @@ use covault_core::{
     networks::KnownChains,
     port::{Clock, Entropy, random_16},
     request::SigningRequest,
+    trace::Tracer,
 };
 use tokio::sync::Notify;
 
@@ -117,6 +118,7 @@ pub struct Shared {
     /// Tells the secret that all orchestrators share from another one.
     pub secret_fingerprint: Option<[u8; 8]>,
     pub log: Arc<dyn LogControl>,
+    pub tracer: Tracer,
     /// Whether vaults run here.
     pub runs_vaults: bool,
     pub signers: Arc<dyn SignerCluster>,
@@ -157,6 +159,7 @@ impl Services {
             home: sharing.home,
             secret_fingerprint: sharing.secret_fingerprint,
             log: sharing.log,
+            tracer: sharing.tracer,
             runs_vaults: sharing.runs_vaults,
             signers,
             clock,

@@ -21,6 +21,7 @@ use covault_core::{
         wire::{self, get_wallet_info_request::Wallet as AuditActor},
     },
     token::{AdminRole, ApiToken, TokenAccess, TokenHash, TokenKind, TokenVaults, is_token},
+    trace::TraceParent,
 };
 
 use crate::world::*;
@@ -133,6 +134,7 @@ pub fn with(token: &Token) -> Caller {
         admin,
         request_id: "test".into(),
         person: None,
+        trace: TraceParent::Unknown,
     }
 }
 

@@ -29,6 +29,7 @@ use covault_core::{
     },
     testing::{CounterEntropy, ManualClock, ShiftedClock},
     token::TokenAccess,
+    trace::TraceParent,
 };
 
 use crate::{
@@ -230,6 +231,7 @@ pub fn admin() -> Caller {
         admin: Some(AdminCaller::unnamed()),
         request_id: "test".into(),
         person: None,
+        trace: TraceParent::Unknown,
     }
 }
 
@@ -241,6 +243,7 @@ pub fn stranger() -> Caller {
         admin: None,
         request_id: "test".into(),
         person: None,
+        trace: TraceParent::Unknown,
     }
 }
 

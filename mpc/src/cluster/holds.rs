@@ -171,6 +171,7 @@ impl ClusterInner {
                     nonces: Vec::new(),
                     attempt_ms: patience_ms,
                     sent_at_ms: now_ms,
+                    trace: None,
                 })?;
                 let place = (order.epoch, session, 0);
                 self.send_to_rest(EnvelopeKind::SigningOrder, place, &mut unsent, &body)?;

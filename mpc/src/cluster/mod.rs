@@ -28,6 +28,7 @@ use covault_core::{
     port::{Clock, Entropy},
     rate::UnsignedWork,
     scheme::Scheme,
+    trace::TraceContext,
     turns::RequestTurn,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -137,6 +138,8 @@ pub struct SigningTask<'a> {
     pub turn: RequestTurn,
     /// The client signer that has to approve it and to take part. Others sign nothing.
     pub client_signer: Option<NodeId>,
+    /// The span that the signers' are parts of, where the request is traced.
+    pub trace: Option<TraceContext>,
 }
 
 /// The client of the signer nodes.

@@ -12,6 +12,7 @@ use covault_core::{
     networks::VerifiedSignatures,
     order::{NodeId, SigningOrder},
     signature::Curve,
+    trace::TraceContext,
 };
 use tokio::time::{Instant, timeout};
 
@@ -72,6 +73,7 @@ struct SigningRun<'a> {
     running: Vec<RunningAttempt>,
     /// It has only waited for signers with too much to do.
     crowded: bool,
+    trace: Option<TraceContext>,
 }
 
 /// An attempt that runs.
@@ -113,6 +115,7 @@ impl ClusterInner {
             token,
             turn,
             client_signer,
+            trace,
         } = task;
         let needed = usize::from(threshold);
         let party = (order.vault, token);
@@ -140,6 +143,7 @@ impl ClusterInner {
             failed: 0,
             running: Vec::new(),
             crowded: false,
+            trace,
         };
         if run.preprocess {
             self.preprocess
@@ -302,6 +306,7 @@ impl ClusterInner {
             nonces,
             attempt_ms: allowed_ms.min(run.deadline_ms.saturating_sub(now_ms)),
             sent_at_ms: now_ms,
+            trace: run.trace,
         };
         let body = encode(&request)?;
         for signer in &team.signers {

@@ -21,6 +21,7 @@ use covault_core::{
     },
     scheme::Scheme,
     signature::{Curve, Signature as CoreSignature},
+    trace::TraceContext,
 };
 
 use super::*;
@@ -105,6 +106,10 @@ fn samples() -> Vec<(&'static str, EnvelopeKind, bool, Vec<u8>)> {
         nonces: vec![vec![11], vec![12]],
         attempt_ms: 3_000,
         sent_at_ms: 1_500,
+        trace: Some(TraceContext {
+            trace: [13; 16],
+            span: [14; 8],
+        }),
     };
     let keygen = KeygenOrderMsg {
         order: KeygenOrder {

@@ -37,6 +37,7 @@ use covault_core::{
     ids::SessionId,
     order::NodeId,
     port::{Clock, Entropy, random_16},
+    trace::Tracer,
     version::THIS_VERSION,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -160,6 +161,8 @@ pub struct NodeConfig {
     pub client: Option<ClientSignerConfig>,
     /// Connects a page on which people approve.
     pub approval_relay: Option<Arc<ApprovalRelay>>,
+    /// Records its part of requests that are traced.
+    pub tracer: Tracer,
 }
 
 crate::secrets::secret!(NodeConfig);
@@ -193,6 +196,7 @@ pub struct Node {
     quota_tracker: QuotaTracker,
     client: Option<ClientSigner>,
     approval_relay: Option<Arc<ApprovalRelay>>,
+    tracer: Tracer,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -344,6 +348,7 @@ impl Node {
             keygen_quota,
             client,
             approval_relay,
+            tracer,
         } = config;
         let answers = folder.join("callback-answers.redb");
         let runtime = Handle::current();
@@ -496,6 +501,7 @@ impl Node {
             quota_tracker,
             client,
             approval_relay,
+            tracer,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),

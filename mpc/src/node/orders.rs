@@ -13,6 +13,7 @@ use covault_core::{
     fault::{Class, Fault, FaultCode},
     ids::SessionId,
     order::NodeId,
+    trace::{SpanFact, SpanName, TraceParent, TraceSpan},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use super::{
     Node,
     check::CheckedOrder,
     refusals::{refused, wrong_epoch},
-    sessions::{MAX_ATTEMPT_MS, SessionJob, SessionStart},
+    sessions::{MAX_ATTEMPT_MS, SessionJob, SessionSpans, SessionStart},
 };
 use crate::{
     backend::{PreprocessedNonce, SignSetup, SignerIndex},
@@ -127,8 +128,25 @@ impl Node {
             self.busy(header, format_args!("it has waited {waited_ms} ms here"));
             return Ok(());
         }
-        self.signing_order(header, fingerprint, request, until_ms)
-            .inspect_err(|_| self.preprocessor.burn_named(&root, &signers, &nonces))
+        let mut span = self.span_of(header, &request);
+        self.signing_order(header, fingerprint, request, until_ms, &mut span)
+            .inspect_err(|fault| {
+                span.fail(fault.class().name());
+                self.preprocessor.burn_named(&root, &signers, &nonces);
+            })
+    }
+
+    /// The node's part of a request that is traced.
+    fn span_of(&self, header: &EnvelopeHeader, request: &SignOrderMsg) -> TraceSpan {
+        let Some(parent) = request.trace else {
+            return TraceSpan::off();
+        };
+        self.tracer
+            .begin(SpanName::Sign, TraceParent::Sampled(parent))
+            .with(SpanFact::Request(request.order.request))
+            .with(SpanFact::Vault(request.order.vault))
+            .with(SpanFact::Network(request.order.network))
+            .with(SpanFact::Attempt(header.attempt))
     }
 
     /// Says why an order is not carried out, where it is not.
@@ -222,6 +240,7 @@ impl Node {
         fingerprint: [u8; 32],
         request: SignOrderMsg,
         until_ms: u64,
+        span: &mut TraceSpan,
     ) -> Result<(), Fault> {
         let (session, attempt, orchestrator) = (header.session, header.attempt, header.from);
         if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
@@ -348,10 +367,12 @@ impl Node {
             return Ok(());
         }
         let (epoch, scheme) = (order.epoch, key.record.scheme);
+        let claiming = span.child(SpanName::Claim);
         let job = SessionJob::Sign {
             vault: order.vault,
             request: order.request,
             scheme,
+            spans: SessionSpans::new(std::mem::take(span)),
         };
         let begin = move |own| {
             Ok(SessionStart {
@@ -366,7 +387,7 @@ impl Node {
         };
         let uses = Some(order.root_public_key);
         self.claim_then_begin(
-            claim,
+            (claim, claiming),
             take,
             uses,
             orchestrator,
@@ -432,6 +453,7 @@ impl Node {
             hold: None,
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.job.priority()));
+        let claim = (claim, TraceSpan::off());
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
     }
 
@@ -439,7 +461,7 @@ impl Node {
     /// nonces that the session is to use; nor before the key that it `uses` is noted as one that signs.
     fn claim_then_begin(
         self: &Arc<Self>,
-        claim: Claim,
+        (claim, mut span): (Claim, TraceSpan),
         take: Option<NonceSelection>,
         uses: Option<Vec<u8>>,
         orchestrator: NodeId,
@@ -458,6 +480,10 @@ impl Node {
                 claimed = Err(error);
             }
             meter::claimed(&node.name, began.elapsed());
+            if claimed.is_err() {
+                span.fail("not_claimed");
+            }
+            drop(span);
             match claimed {
                 Ok(taken) => {
                     let pool = Arc::clone(&node.pool);

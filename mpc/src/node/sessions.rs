@@ -1,6 +1,7 @@
 //! The sessions of a node. Each has a queue that one pool thread at a time works off.
 
 mod outcome;
+mod spans;
 mod table;
 
 use std::{
@@ -15,8 +16,8 @@ use covault_core::{
     scheme::Scheme,
 };
 
-pub(super) use self::table::Sessions;
 use self::table::{EarlyMessages, RunningCount, SessionCell, cost, lock};
+pub(super) use self::{spans::SessionSpans, table::Sessions};
 use super::{Node, keygen_quota::SessionReservation, refusals::MessageRefusal};
 use crate::{
     backend::KeyShare,
@@ -64,6 +65,7 @@ pub(super) enum SessionJob {
         vault: VaultId,
         request: RequestId,
         scheme: Scheme,
+        spans: SessionSpans,
     },
     /// What to store with the share.
     Keygen(Box<dyn FnOnce(KeyShare) -> ShareRecord + Send>),
@@ -270,6 +272,7 @@ impl Node {
             {
                 let mut work = lock(&cell.work);
                 if let SessionState::Running(running) = &mut *work {
+                    running.job.enter_round(1);
                     let outcome = match self.stopped(running) {
                         Some(failed) => Err(failed),
                         None => running.run.start(&self.entropy.session(key)),
@@ -375,7 +378,7 @@ impl Node {
             let Some(mut work) = cell.work.try_lock() else {
                 continue;
             };
-            let SessionState::Running(running) = &*work else {
+            let SessionState::Running(running) = &mut *work else {
                 continue;
             };
             let (session, attempt) = cell.key;
@@ -396,6 +399,7 @@ impl Node {
                 }
             };
             meter::session_ended(&self.name, running.job.kind(), "timed_out");
+            running.job.failed("timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
             let reply = OrderReply::Failed {
                 culprits: Vec::new(),

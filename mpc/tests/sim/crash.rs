@@ -16,6 +16,7 @@ use covault_core::{
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock as _, random_16},
     scheme::Scheme,
+    trace::Tracer,
     turns::RequestTurn,
 };
 use covault_mpc::{
@@ -134,6 +135,7 @@ impl CrashPair {
         };
         let config = NodeConfig {
             approval_relay: None,
+            tracer: Tracer::default(),
             client: None,
             keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),
@@ -209,6 +211,7 @@ impl CrashPair {
                     deadline_ms,
                     token: TokenId::from_bytes([1; 16]),
                     turn: RequestTurn::new(order.request.time_ms(), deadline_ms),
+                    trace: None,
                 },
             )
             .await

@@ -14,6 +14,7 @@ use covault_core::{
     order::{Generation, NodeId},
     port::random_16,
     scheme::Scheme,
+    trace::Tracer,
     wallet::generation::ReshareTarget,
 };
 use covault_mpc::{
@@ -275,6 +276,7 @@ impl SimWorld {
         let hedging = hedged.then_some([place as u8; 32]);
         NodeConfig {
             approval_relay: None,
+            tracer: Tracer::default(),
             client: None,
             keygen_quota: KeygenQuota::default(),
             name: format!("node-{place}"),

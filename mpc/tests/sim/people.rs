@@ -437,6 +437,7 @@ impl Attack {
             deadline_ms: at_ms + patience_ms,
             token: TokenId::from_bytes([1; 16]),
             turn: RequestTurn::new(order.request.time_ms(), at_ms + patience_ms),
+            trace: None,
         };
         let outcome = timeout(ms(patience_ms + SLACK_MS), cluster.sign(order, task)).await;
         match outcome {

@@ -97,6 +97,7 @@ pub async fn once(
             deadline_ms,
             token: TokenId::from_bytes([1; 16]),
             turn: RequestTurn::new(order.request.time_ms(), deadline_ms),
+            trace: None,
         },
     );
     let Ok(outcome) = timeout(ms(left_ms + SLACK_MS), call).await else {

@@ -9,6 +9,7 @@ use covault_core::{
     ids::SessionId,
     order::{NodeId, ProvenGeneration, SigningOrder},
     signature::Signature,
+    trace::TraceContext,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -21,6 +22,7 @@ pub struct SignOrderMsg {
     pub nonces: Vec<Vec<u64>>,
     pub attempt_ms: u64,
     pub sent_at_ms: u64,
+    pub trace: Option<TraceContext>,
 }
 
 /// About nonces made ahead. The oracle reads nothing else of it.

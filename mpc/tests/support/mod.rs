@@ -31,6 +31,7 @@ use covault_core::{
     schema::wire,
     scheme::Scheme,
     signature::{Curve, Signature},
+    trace::Tracer,
     turns::RequestTurn,
 };
 use covault_mpc::{
@@ -143,6 +144,8 @@ pub struct TestNode {
     pub callback: Option<Arc<dyn SigningCallback>>,
     /// Connects a page on which people approve, from the next start on.
     pub approval_relay: Option<Arc<ApprovalRelay>>,
+    /// Of its spans.
+    pub tracer: Tracer,
     name: String,
     running: Option<RunningNode>,
 }
@@ -184,6 +187,7 @@ pub fn task(
         deadline_ms,
         token: TokenId::from_bytes([1; 16]),
         turn: RequestTurn::new(now_ms(), deadline_ms),
+        trace: None,
     }
 }
 
@@ -241,6 +245,7 @@ impl TestCluster {
                 current_peers: Arc::default(),
                 callback: None,
                 approval_relay: None,
+                tracer: Tracer::default(),
                 running: None,
             })
             .collect();
@@ -290,6 +295,7 @@ impl TestCluster {
         });
         let config = NodeConfig {
             approval_relay: node.approval_relay.clone(),
+            tracer: node.tracer.clone(),
             client: node.callback.clone().map(|callback| ClientSignerConfig {
                 vault: self.vault,
                 callback,

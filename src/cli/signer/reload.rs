@@ -33,7 +33,7 @@ pub(super) struct InForce {
 }
 
 /// What of the configuration counts without a start.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct ReadAgain {
     log: LogSettings,
     peers: ListedPeers,

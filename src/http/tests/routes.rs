@@ -25,6 +25,7 @@ use covault_core::{
         ReshareProof, SigningOrder,
     },
     signature::Curve,
+    trace::Tracer,
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -209,6 +210,7 @@ pub(crate) async fn api_on(
     .await
     .expect("starts");
     let mut api = Api {
+        tracer: Tracer::default(),
         gateway,
         tokens: Tokens::new(
             &SecretString::from("platform"),

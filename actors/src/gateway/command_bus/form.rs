@@ -5,6 +5,7 @@ use covault_core::{
     fault::Fault,
     ids::{TokenId, UserId, VaultId},
     token::{AdminRole, TokenAccess},
+    trace::TraceParent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,7 @@ struct EncodedCommand {
     request_id: String,
     /// Who calls from the console, and the name.
     person: Option<(UserId, String)>,
+    trace: TraceParent,
     method: String,
     request: Vec<u8>,
     /// The key, and the hash of the request.
@@ -65,6 +67,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         admin,
         request_id,
         person,
+        trace,
     } = caller;
     rows::encode(&EncodedCommand {
         recipient_version,
@@ -77,6 +80,7 @@ pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
         admin: admin.map(|admin| (admin.role, admin.token)),
         request_id,
         person: person.map(|person| (person.id, person.name)),
+        trace,
         method,
         request,
         key: key.map(|key| (key.key, key.body_hash)),
@@ -96,6 +100,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
         admin,
         request_id,
         person,
+        trace,
         method,
         request,
         key,
@@ -109,6 +114,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
             admin: admin.map(|(role, token)| AdminCaller { role, token }),
             request_id,
             person: person.map(|(id, name)| Person { id, name }),
+            trace,
         },
         method,
         request,

@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf};
 
-use covault_core::fault::Class;
+use covault_core::{fault::Class, trace::TraceContext};
 
 use super::*;
 
@@ -33,6 +33,7 @@ fn commands__should_load_for_ever() {
             admin: Some(AdminCaller::unnamed()),
             request_id: "r".into(),
             person: None,
+            trace: TraceParent::Unknown,
         },
         method: "mpcvault.platform.v1.PlatformAPI.CreateWallet".into(),
         request: vec![1, 2, 3],
@@ -51,6 +52,10 @@ fn commands__should_load_for_ever() {
     some.caller.admin = Some(AdminCaller {
         role: AdminRole::Auditor,
         token: Some("anna".into()),
+    });
+    some.caller.trace = TraceParent::Sampled(TraceContext {
+        trace: [13; 16],
+        span: [14; 8],
     });
     some.key = None;
     for (name, forwarded) in [("command", all), ("command-in-scope", some)] {

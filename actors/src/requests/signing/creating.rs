@@ -6,10 +6,11 @@ use covault_core::{
     fault::{Class, Fault},
     request::{RequestEvent, SigningRequest},
     schema::wire,
+    trace::SpanName,
     wallet::WalletStatus,
 };
 
-use super::SigningState;
+use super::{SigningState, spans::span_of};
 use crate::{
     commands::command_commit::CommandCommit,
     requests::{
@@ -60,7 +61,8 @@ impl SigningState {
             command_commit,
         } = first;
         let deadline_ms = self.fresh_deadline_ms();
-        let stored = StoredRequest::open(request, 0)?;
+        let mut stored = StoredRequest::open(request, 0)?;
+        stored.trace = span_of(&self.services, &stored, command_commit.trace());
         let queries = tx_builder::queries(&self.services, stored.request.network, &stored.payload);
         let rule = stored.request.consent.rule.clone();
         let at_once = rule.needs() == 0;
@@ -79,6 +81,7 @@ impl SigningState {
         let local = tx_builder::local_chain_data(&self.services, &stored.payload, &queries);
         self.current = Some(stored);
         if let Some(chain_data) = local {
+            let _span = self.stored()?.trace.child(SpanName::Build);
             // What cannot be built is refused at once, also where people are asked first.
             let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
             if at_once && !is_asked {

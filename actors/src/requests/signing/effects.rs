@@ -7,13 +7,19 @@ use covault_core::{
     ids::{RequestId, SessionId},
     networks::{ChainData, Resource, VerifiedSignatures},
     request::{RequestEffect, RequestState, SigningRequest},
+    trace::{SpanName, TraceContext},
     turns::RequestTurn,
 };
 use futures::FutureExt as _;
 use ractor::{ActorProcessingErr, RpcReplyPort, rpc::CallResult};
 use tokio::sync::watch;
 
-use super::{BuildBlocker, Msg, SigningState, holding::tell_of_approvals, waiting::chain_asked};
+use super::{
+    BuildBlocker, Msg, SigningState,
+    holding::tell_of_approvals,
+    spans::{note_chain, note_signers},
+    waiting::chain_asked,
+};
 use crate::{
     chain_rpc::{self, BroadcastOutcome, BroadcastRequest, ChainError, Standing, tried},
     port::SigningAttempt,
@@ -284,13 +290,16 @@ impl SigningState {
                         }
                     })
                 };
+                let mut span = self.stored()?.trace.child(SpanName::Build);
                 // Calls that wait for a node wait for as long as anyone wants them.
                 spawn_task(myself, "asking the chain", async move {
                     let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
                     let work = chain_rpc::load_of_nodes(tokio::time::timeout(left, work));
                     let (outcome, load) = work.await;
                     let answered = chain_waits.is_some_and(|wait| wait.is_over());
-                    chain_asked(outcome.ok(), load, answered)
+                    let message = chain_asked(outcome.ok(), load, answered);
+                    note_chain(&mut span, &message);
+                    message
                 })
             }
             (Some(RequestEffect::Sign), RequestState::Signing { draft, session, .. }) => {
@@ -299,10 +308,14 @@ impl SigningState {
                 let in_use = self.in_use.clone();
                 let request = request.clone();
                 let strangers = self.strangers.clone();
+                let mut span = self.stored()?.trace.child(SpanName::Session);
                 spawn_task(myself, "signing", async move {
                     let until = (session, deadline_ms);
-                    let (epoch, answer) =
-                        sign(&services, in_use, &request, strangers, until, turn).await;
+                    let trace = span.parent().context();
+                    let signing =
+                        sign(&services, in_use, &request, strangers, until, (turn, trace));
+                    let (epoch, answer) = signing.await;
+                    note_signers(&mut span, &answer);
                     Msg::SignersAnswered {
                         session,
                         epoch,
@@ -383,7 +396,12 @@ impl SigningState {
                     Msg::NodeAnswered(answer, sent)
                 };
                 let work = chain_rpc::of_request(token, accepted_ms, overdue_ms, work);
-                spawn_task(myself, "sending", work)
+                let mut span = self.stored()?.trace.child(SpanName::Broadcast);
+                spawn_task(myself, "sending", async move {
+                    let message = work.await;
+                    note_chain(&mut span, &message);
+                    message
+                })
             }
             // Folded into other commits; a row cannot stand there.
             (effect, state) => {
@@ -500,7 +518,7 @@ async fn sign(
     request: &SigningRequest,
     strangers: Vec<Key>,
     (session, deadline_ms): (SessionId, u64),
-    turn: RequestTurn,
+    (turn, trace): (RequestTurn, Option<TraceContext>),
 ) -> (Option<u32>, Result<VerifiedSignatures, Fault>) {
     let curve = request.network.curve();
     let patience = || {
@@ -535,6 +553,7 @@ async fn sign(
         token: request.token,
         turn,
         client_signer: request.consent.rule.client_signer(),
+        trace,
     };
     if !services.is_lease_fresh() {
         return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));

@@ -11,6 +11,7 @@ mod ending;
 mod holding;
 mod nonce_waiters;
 mod preparing;
+mod spans;
 mod stages;
 mod waiting;
 
@@ -23,6 +24,7 @@ use covault_core::{
     networks::{ChainData, VerifiedSignatures},
     request::{NonceReservation, RequestEffect, RequestEvent, RequestState, SigningRequest},
     schema::wire,
+    trace::TraceParent,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
@@ -30,6 +32,7 @@ use tokio::sync::watch;
 use self::creating::FirstCommit;
 pub use self::ending::{ARCHIVED, GIVEN_UP, REJECTED, not_rejected};
 use self::nonce_waiters::NonceWaiters;
+use self::spans::span_of;
 use self::stages::StageClock;
 use self::waiting::{MAX_CONTENDED_TRIES, OVERLOADED_NODES, OVERLOADED_SIGNERS};
 use crate::{
@@ -248,6 +251,9 @@ impl Drop for SigningState {
     fn drop(&mut self) {
         // Without a draft nothing waits.
         let _ = self.stop_waiting();
+        if let Some(stored) = &mut self.current {
+            spans::end(stored);
+        }
     }
 }
 
@@ -564,10 +570,13 @@ impl SigningState {
     ) -> Result<(), Fault> {
         // Before it is built nothing of it is anywhere.
         self.resumed = request.state.effect() != Some(RequestEffect::Prepare);
-        self.current = Some(StoredRequest {
+        let mut stored = StoredRequest {
             failures,
             ..StoredRequest::open(request, version)?
-        });
+        };
+        // Whatever it was part of before: it is drawn anew whether there is a trace.
+        stored.trace = span_of(&self.services, &stored, TraceParent::Unknown);
+        self.current = Some(stored);
         // A session that ran when the process ended is never run again. The request gets new
         // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();

@@ -101,6 +101,7 @@ impl ClusterInner {
                     nonces: Vec::new(),
                     attempt_ms: deadline_ms.saturating_sub(now_ms),
                     sent_at_ms: now_ms,
+                    trace: None,
                 })?;
                 silent = self.try_send(EnvelopeKind::SigningOrder, place, signer, &body)?;
                 if silent {

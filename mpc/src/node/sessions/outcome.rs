@@ -40,6 +40,7 @@ impl Node {
                     self.send(epoch, cell.key, &running.run, &message);
                     wipe(message.body);
                 }
+                running.job.enter_round(round.unwrap_or_default());
                 self.tell_round(cell.key, running, round.unwrap_or_default());
                 let Some(finished) = finished else { return };
                 let SessionState::Running(running) = cell.end(work) else {
@@ -72,9 +73,10 @@ impl Node {
                 ban,
                 evidence,
             }) => {
-                let SessionState::Running(running) = cell.end(work) else {
+                let SessionState::Running(mut running) = cell.end(work) else {
                     return;
                 };
+                running.job.failed("aborted");
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
                 meter::session_ended(&self.name, running.job.kind(), "failed");
                 let reply = OrderReply::Failed {
