@@ -13,7 +13,7 @@ check:
     rustfmt --check --edition 2024 actors/src/operations/*.rs
     # What differs without the second ECDSA backend is in this crate.
     cargo rustc -p covault-mpc --lib --locked --profile check -- -D warnings
-    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features cggmp24,otlp -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
     tests/advisories check
     tests/circles
@@ -26,8 +26,8 @@ fmt:
 
 # Writes docs/openapi.json and docs/openapi-admin.json anew, from the schema
 openapi:
-    cargo run --quiet --features cggmp24 -- openapi > docs/openapi.json
-    cargo run --quiet --features cggmp24 -- openapi --admin > docs/openapi-admin.json
+    cargo run --quiet --features cggmp24,otlp -- openapi > docs/openapi.json
+    cargo run --quiet --features cggmp24,otlp -- openapi --admin > docs/openapi-admin.json
 
 # Everything that must pass: installs what is missing, then all checks and tests
 test *arguments:
@@ -42,12 +42,12 @@ deploy:
 # The archive of a release, in target/dist: program, manual pages, completions, units, licences, list of crates, checksum
 dist:
     command -v cargo-auditable >/dev/null || cargo install --locked cargo-auditable@0.7.7
-    cargo auditable build --release --locked
+    cargo auditable build --release --locked --features otlp
     deploy/dist target/release/covault
 
 # Every test there is, also those that the suite leaves out because others do nearly the same
 test-long *arguments:
-    cargo nextest run --profile long --workspace --locked --features cggmp24 --no-tests fail {{arguments}}
+    cargo nextest run --profile long --workspace --locked --features cggmp24,otlp --no-tests fail {{arguments}}
 
 # The golden vectors alone; COVAULT_VECTORS names another folder
 vectors:
@@ -60,20 +60,20 @@ crash-long rounds="400":
 # kill -9 of orchestrators, signers, Redis and PostgreSQL under load, on both stores and with two
 # orchestrators, and then network partitions and all else that can break. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
 crash rounds="200":
-    COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture -E 'test(/^crash::(rounds|partitions|faults)/)'
+    COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24,otlp --test it --no-capture -E 'test(/^crash::(rounds|partitions|faults)/)'
 
 # A thousand transfers of every kind to three hundred wallets under kill -9, on both stores and with two orchestrators:
 # what receivers are told is compared with the chain. COVAULT_DEPOSIT_SEED=seed just deposits-long rolls the same dice again
 deposits-long transfers="1000" wallets="300" kills="30":
-    COVAULT_DEPOSIT_TRANSFERS={{transfers}} COVAULT_DEPOSIT_WALLETS={{wallets}} COVAULT_DEPOSIT_KILLS={{kills}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture deposit_oracle::
+    COVAULT_DEPOSIT_TRANSFERS={{transfers}} COVAULT_DEPOSIT_WALLETS={{wallets}} COVAULT_DEPOSIT_KILLS={{kills}} cargo nextest run --profile long --workspace --features cggmp24,otlp --test it --no-capture deposit_oracle::
 
 # a cluster sweeps twenty wallets, one after the other, and its orchestrator is killed at each step of a sweep
 sweeps-long rounds="20":
-    COVAULT_SWEEP_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture deposits::deposits__should_reach
+    COVAULT_SWEEP_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24,otlp --test it --no-capture deposits::deposits__should_reach
 
 # kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
 nonce-crash-long runs="20000" seed="1":
-    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture nonce_crash::
+    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24,otlp --test it --no-capture nonce_crash::
 
 # The tests of the build as it is without features: tests/run has the second ECDSA backend in
 test-default *arguments:
@@ -82,28 +82,28 @@ test-default *arguments:
 # The power cut at every operation of the disk below a store, and below an orchestrator, with every
 # kind of loss: about a quarter of an hour
 powercut:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --no-capture -E 'test(power_is_cut) + test(disk_has_lost)'
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24,otlp --no-capture -E 'test(power_is_cut) + test(disk_has_lost)'
 
 # The same vault with primes that its nodes make, which takes minutes
 primes:
-    COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --workspace --test it --features cggmp24 --no-capture cggmp24_vault
+    COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --workspace --test it --features cggmp24,otlp --no-capture cggmp24_vault
 
 # An ECDSA key of 5 of 9 nodes over a real Redis, and a signature
 large:
-    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it largest_key_generation
+    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24,otlp --test it largest_key_generation
 
 # Transactions on anvil until others have replaced them for good, which nodes have to say for three minutes, and
 # eighty of one Stellar account one after the other
 replaced-long:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --test it evm_payments__should_be_sped_up_and_cancelled stellar_payments_of_one_wallet
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24,otlp --test it evm_payments__should_be_sped_up_and_cancelled stellar_payments_of_one_wallet
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --lib backend
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24,otlp --lib backend
 
 # CPU time of keys and signatures of every backend, beside plain ones
 bench-mpc *arguments:
-    cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
+    cargo bench --workspace --features cggmp24,otlp --bench backends -- {{arguments}}
 
 # CPU time of a claim, one at a time and sixteen at once
 bench-claims:
@@ -111,7 +111,7 @@ bench-claims:
 
 # Runs a program of others against a cluster with a client signer (docs/clients-of-the-public-product.md)
 outside command:
-    COVAULT_OUTSIDE='{{command}}' cargo nextest run --workspace --features cggmp24 --test it --run-ignored only --no-capture -E 'test(program_of_others)'
+    COVAULT_OUTSIDE='{{command}}' cargo nextest run --workspace --features cggmp24,otlp --test it --run-ignored only --no-capture -E 'test(program_of_others)'
 
 # Calls of the API beside tries to sign in to the console, what open consoles cost, how soon 5,000 listeners hear of an event, and a browser on 1 MB/s shows a page
 bench-console:
@@ -123,20 +123,20 @@ bench-approvals:
 
 # A page of 100,000 requests that wait for approval, while they are made and after a restart
 bench-waiting:
-    cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored only --no-capture -E 'test(pages_of_100_000)'
+    cargo nextest run --workspace --locked --features cggmp24,otlp --test it --run-ignored only --no-capture -E 'test(pages_of_100_000)'
 
 # How soon 5,000 listeners hear of an event in a debug build (in release: bench-console)
 bench-events:
-    LISTENERS="${LISTENERS:-5000}" cargo nextest run --workspace --locked --features cggmp24 --test it --no-capture -E 'test(many_listeners__should)'
+    LISTENERS="${LISTENERS:-5000}" cargo nextest run --workspace --locked --features cggmp24,otlp --test it --no-capture -E 'test(many_listeners__should)'
 
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
-    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases load_for_ever
+    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24,otlp --lib --run-ignored all wire__record old_releases load_for_ever
 
 # Simulated clusters, ten thousand instead of 150. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
 sim runs="10000" first="0" hostile="1000" people="1000":
-    COVAULT_SIM_HOSTILE_RUNS={{hostile}} COVAULT_SIM_PEOPLE_RUNS={{people}} COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
+    COVAULT_SIM_HOSTILE_RUNS={{hostile}} COVAULT_SIM_PEOPLE_RUNS={{people}} COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24,otlp --test sim --no-capture
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
@@ -168,11 +168,11 @@ bench-crowd *arguments:
 # How long 10,000 vaults take to move between orchestrators, on a PostgreSQL 10 ms away (2 minutes in a debug build; 100000
 # is another number of them), and that one which was made with keys signs
 measure-vaults vaults="10000":
-    COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
+    COVAULT_VAULTS={{vaults}} cargo nextest run --workspace --locked --features cggmp24,otlp --test it --run-ignored all --no-capture -E 'test(vaults__should_be_measured_while_they_move)'
 
 # Transfers per second with a PostgreSQL so many milliseconds away, of 1, 8 and 64 wallets (half a minute)
 measure-transfers milliseconds="10":
-    COVAULT_DELAY_MS={{milliseconds}} cargo nextest run --workspace --locked --features cggmp24 --test it --run-ignored all --no-capture -E 'test(transfers__should_be_measured_behind_a_delay)'
+    COVAULT_DELAY_MS={{milliseconds}} cargo nextest run --workspace --locked --features cggmp24,otlp --test it --run-ignored all --no-capture -E 'test(transfers__should_be_measured_behind_a_delay)'
 
 # How long a vault with 100,000 unfinished requests takes to answer its first call after a start
 measure-unfinished requests="100000":

@@ -60,4 +60,6 @@ mod service_manager;
 mod simulation;
 mod support;
 mod tokens;
+#[cfg(feature = "otlp")]
+mod traces;
 mod vault_requests;

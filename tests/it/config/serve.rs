@@ -63,6 +63,15 @@ fn values() -> Vec<Row> {
         serve("a level that is none")
             .text("log.level", "infoo")
             .says_of_file(&["log.level: \"infoo\" is not a level; use trace"]),
+        serve("traces in the clear")
+            .text("log.otlp_url", "http://collector.example:4318")
+            .says_of_file(&["log.otlp_url: is http to another machine; use https"]),
+        serve("traces with a password")
+            .text("log.otlp_url", "https://anna:hunter2@collector.example")
+            .says_of_file(&["log.otlp_url: holds a user or password", "use a receiver"]),
+        serve("more than all traces")
+            .set("log.otlp_sample", "1.5")
+            .says_of_file(&["log.otlp_sample: 1.5 is no part of the requests; use 0.0"]),
         serve("a text for a number")
             .text("serve.max_body_bytes", "1 MB")
             .says_of_file(&["serve.max_body_bytes must be of type integer, not \"1 MB\""]),
