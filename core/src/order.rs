@@ -381,6 +381,13 @@ pub struct Generation {
     pub holders: Vec<NodeId>,
 }
 
+/// The highest epoch that a new generation may have at this time, in milliseconds since the Unix epoch: one for each
+/// minute since then. So no orchestrator can use epochs up faster than time passes, and none is too far
+/// above those that a node knows (docs/decisions/0009).
+pub fn latest_epoch(now_ms: u64) -> u32 {
+    u32::try_from(now_ms / 60_000).unwrap_or(u32::MAX)
+}
+
 /// Asks for a new generation of the shares of a key, whose public key stays as it is. Refresh
 /// (same holders, same threshold), reshare (others) and repair (a holder has lost its share) are
 /// all this.

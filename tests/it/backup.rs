@@ -141,3 +141,36 @@ async fn backup__should_be_made_while_the_service_runs_and_keep_clients_out_once
         assert!(log.contains(event), "{event}");
     }
 }
+
+/// Each restore passes 1,000 epochs, and the nodes have seen none of them.
+#[tokio::test]
+async fn vault__should_be_refreshed_after_five_restores_of_its_store_in_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let data = path("dev");
+    let mut dev = DevProcess::start(&data, &[]).await;
+    let wallet = dev.api.wallet(&dev.vault, EVM).await;
+    let orchestrator = data.join("orchestrator");
+    for round in 0..5 {
+        let file = path(&format!("store-{round}"));
+        dev.command(&[
+            "backup",
+            "create",
+            "--plaintext",
+            "--out",
+            file.to_str().unwrap(),
+        ]);
+        assert_eq!(dev.process.terminate(), Some(0));
+        let old = path(&format!("old-{round}.redb"));
+        fs::rename(orchestrator.join("store.redb"), old).unwrap();
+        let mut command = backup(&["restore"], &file);
+        command.env("COVAULT_SERVE_DATA_DIR", &orchestrator);
+        let (done, _, err) = outcome_of(&mut command);
+        assert!(done, "{err}");
+        dev.restart().await;
+        dev.command(&["backup", "resume"]);
+    }
+    let (done, out, err) = dev.ask(&["vault", "refresh", "--vault", &dev.vault]);
+    assert!(done, "{out}{err}");
+    dev.api.sign(message(&wallet, "after the refresh")).await;
+}

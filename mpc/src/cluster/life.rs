@@ -9,7 +9,7 @@ use covault_core::{
     fault::{Class, Fault},
     order::{
         BackupOrder, Generation, LaterGenerations, NodeId, ProvenGeneration, ReshareOrder,
-        ReshareOutcome, ReshareProof,
+        ReshareOutcome, ReshareProof, latest_epoch,
     },
 };
 use ed25519_dalek::Signature;
@@ -51,8 +51,7 @@ impl Cluster {
     }
 
     /// As [`Cluster::reshare`]. When nodes refuse because they know of later generations than the order,
-    /// their proofs of these, which were verified as nodes do it, or the epoch that a threshold of
-    /// the old holders says was used.
+    /// their proofs of these, which were verified as nodes do it, or the epoch that they say was used.
     ///
     /// # Errors
     /// As [`Cluster::reshare`].
@@ -132,19 +131,15 @@ fn says(node: &NodeId, statement: &[u8], signature: &[u8]) -> bool {
     })
 }
 
-/// The highest epoch that as many old holders as the old threshold say was used: one of them is honest. Who
-/// lies cannot use up epochs.
-fn has_enough_statements(
+/// Passes the epochs that nodes say were used. Any of them is believed, up to what all nodes accept at this time: who
+/// lies uses up no more epochs than time brings.
+fn pass_epochs(
     order: &ReshareOrder,
-    epochs: &BTreeMap<NodeId, u32>,
+    used: impl IntoIterator<Item = u32>,
     reason: Fault,
 ) -> Result<ReshareOutcome, Fault> {
-    let held = epochs.iter();
-    let held = held.filter(|(node, _)| order.old.holders.contains(node));
-    let mut epochs: Vec<u32> = held.map(|(_, epoch)| *epoch).collect();
-    epochs.sort_unstable();
-    let needed = usize::from(order.old.threshold).saturating_sub(1);
-    match epochs.into_iter().rev().nth(needed) {
+    let most = latest_epoch(order.issued_at_ms).saturating_sub(1);
+    match used.into_iter().max().map(|epoch| epoch.min(most)) {
         Some(epoch) if epoch >= order.new.epoch => Ok(ReshareOutcome::Behind(LaterGenerations {
             proven: Vec::new(),
             epoch,
@@ -249,7 +244,7 @@ impl ClusterInner {
         let mut missed: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut reason = None;
         let mut forbidden: BTreeSet<NodeId> = BTreeSet::new();
-        let mut epochs: BTreeMap<NodeId, u32> = BTreeMap::new();
+        let mut used = Vec::new();
         let mut behind = None;
         let mut ends_ms = order.expires_at_ms.saturating_add(REPLY_GRACE_MS);
         // As in key generation.
@@ -279,7 +274,7 @@ impl ClusterInner {
             }
             let Ok(Some((node, _, reply))) = reply else {
                 if let Some(reason) = behind {
-                    return has_enough_statements(order, &epochs, reason);
+                    return pass_epochs(order, used, reason);
                 }
                 if !forbidden.is_empty() {
                     return Err(self.not_permitted(order, &forbidden)?);
@@ -330,12 +325,12 @@ impl ClusterInner {
                             reason,
                         }));
                     }
-                    // One alone may lie. The others are about to say the same.
+                    // The others are about to say the same, or a higher epoch.
                     if behind.is_none() {
                         ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(REPLY_GRACE_MS));
                         behind = Some(reason);
                     }
-                    epochs.insert(node, epoch);
+                    used.push(epoch);
                 }
                 OrderReply::Failed {
                     culprits,
@@ -556,23 +551,21 @@ mod tests {
     }
 
     #[test]
-    fn epochs__should_be_passed_only_when_one_who_says_so_is_honest() {
-        let nodes = nodes();
-        let order = order(&nodes, 0, 1);
-        let said = |epochs: &[(usize, u32)]| {
-            let said = epochs
-                .iter()
-                .map(|(node, epoch)| (nodes[*node].id(), *epoch));
+    fn epochs__should_be_passed_up_to_those_that_all_nodes_accept_whoever_says_so() {
+        let mut order = order(&nodes(), 0, 1);
+        order.issued_at_ms = 60_000 * 100;
+        let passed = |order: &ReshareOrder, said: &[u32]| {
             let reason = Fault::field("new.epoch", "was used");
-            match has_enough_statements(&order, &said.collect(), reason) {
+            match pass_epochs(order, said.iter().copied(), reason) {
                 Ok(ReshareOutcome::Behind(later)) => Some(later.epoch),
                 _ => None,
             }
         };
-        assert_eq!(said(&[(0, u32::MAX)]), None);
-        assert_eq!(said(&[(0, u32::MAX), (1, 0)]), None);
-        assert_eq!(said(&[(0, u32::MAX), (1, 7)]), Some(7));
-        assert_eq!(said(&[(0, u32::MAX), (1, 7), (2, 9)]), Some(9));
+        assert_eq!(passed(&order, &[0]), None);
+        assert_eq!(passed(&order, &[7, 9, 0]), Some(9));
+        assert_eq!(passed(&order, &[7, u32::MAX]), Some(99));
+        order.new.epoch = 100;
+        assert_eq!(passed(&order, &[u32::MAX]), None);
     }
 
     #[test]

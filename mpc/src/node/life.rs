@@ -22,7 +22,7 @@ pub(crate) use activation::check_proof;
 use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
-    order::{Generation, NodeId, ReshareOrder},
+    order::{Generation, NodeId, ReshareOrder, latest_epoch},
 };
 pub(super) use pending_shares::Lifecycle;
 use pending_shares::PendingShare;
@@ -46,10 +46,6 @@ use crate::{
 /// Prepared generations of one key that are kept, until one is activated. An honest orchestrator
 /// gives up long before; a hostile one fills no disk.
 const MAX_PENDING: usize = 1024;
-/// How far a new epoch may be above the existing ones: failed runs use epochs up, and no orchestrator may use up all
-/// of them at once.
-const MAX_EPOCH_STEP: u32 = 1024;
-
 /// Shares of one key that may be retired at a time: runs that succeed make some, too.
 const MAX_RETIRED: usize = 1024;
 /// Generations that a share remembers to come from.
@@ -368,11 +364,10 @@ impl Node {
         if let Some(epoch) = highest.filter(|epoch| *epoch >= new) {
             return refused_epoch(format!("must be above {epoch}, which was prepared before"));
         }
-        let known = highest.unwrap_or_default().max(order.old.epoch);
-        let most = known.saturating_add(MAX_EPOCH_STEP);
-        if new > most {
+        let latest = latest_epoch(self.clock.now_ms());
+        if new > latest {
             return refused_epoch(format!(
-                "must be at most {most}: {known} is the last one known"
+                "must be at most {latest}, one for each minute since 1970: wait, then ask again"
             ));
         }
         let of_key = pending_shares

@@ -12,8 +12,7 @@ use crate::{cli::print_line, config::Config, files, passphrase, wiring::explain}
 /// Erase the shares that a node has prepared for generations that were never activated.
 ///
 /// Not needed in normal life: the next refresh or reshare erases them. It is for a node that refuses new ones because
-/// too many are prepared, or because its prepared epochs are above all that the other nodes accept; only a hostile
-/// orchestrator can cause that. The node must not run.
+/// too many are prepared; only a hostile orchestrator can cause that. The node must not run.
 ///
 /// Erasing what other nodes take into use later would lose the key, and a former orchestrator may have the proof that
 /// makes them do so. It is safe only when all of this holds: `covault vault show`, asked of an orchestrator that you

@@ -2,7 +2,7 @@
 
 use covault_core::{
     ids::VaultId,
-    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ReshareOrder, ReshareProof, latest_epoch},
     scheme::Scheme,
     signature::Curve,
 };
@@ -246,22 +246,35 @@ async fn runs_that_failed__should_not_be_in_the_way_of_a_good_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn epochs__should_not_be_used_up_all_at_once() {
+async fn epochs__should_not_be_used_up_faster_than_time_passes() {
     let mut life = LifecycleFixture::start(Curve::Ed25519, 2, 2, 2).await;
-    for epoch in [1_025, u32::MAX] {
+    let mut store = life.first_store();
+    let now = latest_epoch(now_ms());
+    for epoch in [now + 3, now + 1_024, u32::MAX - 1, u32::MAX] {
         let mut order = life.order(&[0, 1], &[0, 1], 2);
         order.new.epoch = epoch;
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
         assert!(fault.message().contains("new.epoch"), "{fault:?}");
     }
-    // From what is prepared it goes on, as after runs that have failed.
-    for epoch in [1_024, 2_048] {
-        let mut order = life.order(&[0, 1], &[0, 1], 2);
-        order.new.epoch = epoch;
-        life.prepare(&order).await;
-    }
-    life.tried = 2_048;
+    // A jump to the last one but one, and into use.
+    life.tried = now - 2;
     life.reshare(&[0, 1], &[0, 1], 2).await;
+    life.signs().await;
+    // The next orchestrator, whose store knows nothing of that, is not kept from a refresh.
+    life.refresh(&mut store).await;
+    life.signs().await;
+}
+
+/// Each restore of an orchestrator's store passes 1,000 epochs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_get_through_after_five_restores_of_the_store() {
+    let mut life = LifecycleFixture::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut store = life.first_store();
+    for _ in 0..5 {
+        store.next_epoch += 1_000;
+    }
+    life.refresh(&mut store).await;
+    assert_eq!(store.generation.epoch, 5_001);
     life.signs().await;
 }
 
