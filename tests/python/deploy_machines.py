@@ -57,8 +57,19 @@ class Guide:
         # Step 2, with what most systems have for a umask.
         own = self.passwords / "signer-1.password"
         own.unlink()
-        run(["sh", "-c", "umask 022\n" + block("openssl rand -hex 32 > signer-1.password")], cwd=self.passwords)
-        assert own.stat().st_mode & 0o777 == 0o600, "others can read the password of step 2"
+        self.follow("openssl rand -hex 32 > signer-1.password", self.passwords)
+        self.follow("CA:FALSE -keyout bus.key -out bus.crt", self.passwords)
+        for secret in (own, self.passwords / "bus.key"):
+            assert secret.stat().st_mode & 0o777 == 0o600, f"others can read {secret.name} of step 2"
+
+    def follow(self, containing, folder, machine=None, only=""):
+        """The commands of the guide's block with this text, in this folder; on a machine, with its files."""
+        commands = "".join(line for line in block(containing).splitlines(keepends=True) if line.startswith(only))
+        wrap = (lambda *command: self.at(machine, *command)) if machine else (lambda *command: command)
+        for old, new in (("/etc/covault/serve.toml", "/etc/covault/covault.toml"), ("/etc/covault", f"{self.folder}/{machine}")):
+            commands = commands.replace(old, new)
+        path = {**os.environ, "PATH": f"{Path(self.covault).parent}:{os.environ['PATH']}"}
+        return run(wrap("sh", "-ec", "umask 022\n" + commands), cwd=folder, env=path)
 
     def connect(self):
         """The network: a switch, and a cable to each machine."""
@@ -95,6 +106,7 @@ class Guide:
     def prepare(self, machine):
         for folder in ("", "credentials", "data"):
             (self.folder / machine / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.copy(self.passwords / "bus.crt", self.folder / machine)
 
     def signer(self, name, pinned=None):
         """Step 3, and with the keys of the others step 6."""
@@ -130,7 +142,7 @@ class Guide:
                 ("/run/credentials/covault-orchestrator.service", str(credentials)),
                 ("/var/lib/covault-orchestrator", f"{self.folder}/{name}/data"),
                 ("10.20.0.21:9464", f"{MACHINES[name]}:9464"),
-                ("redis://orchestrator-1", f"redis://{name}"),
+                ("rediss://orchestrator-1", f"rediss://{name}"),
                 ('name = "orchestrator-1"', f'name = "{name}"'),
             ],
         )
@@ -216,14 +228,14 @@ class Guide:
 
     def start_redis(self):
         """Step 5."""
-        users = [f"--orchestrator={name}={self.key_of(name)}" for name in ORCHESTRATORS]
-        users += [f"--signer={name}={self.key_of(name)}" for name in SIGNERS]
-        (self.folder / "users.acl").write_text(run([self.covault, "redis-acl", "--passwords", self.passwords, *users]))
-        text = (ROOT / "deploy/redis/covault-redis.conf").read_text()
-        text = text.replace("bind 127.0.0.1 -::1", f"bind {MACHINES['orchestrator-1']}")
-        (self.folder / "redis.conf").write_text(
-            text.replace("/etc/covault-redis/users.acl", str(self.folder / "users.acl"))
-        )
+        for name in (*SIGNERS, *ORCHESTRATORS):
+            shutil.copy(self.key_of(name), self.passwords.parent / f"{name}.pub")
+        self.follow("--signer signer-1=signer-1.pub --signer signer-2=signer-2.pub --signer signer-3=signer-3.pub > users.acl", self.folder)
+        text = (ROOT / "deploy/redis/covault-redis.conf").read_text() + block("tls-port 6379")
+        for old, new in (("/etc/covault-redis/users.acl", f"{self.folder}/users.acl"), ("/etc/covault-redis/bus", f"{self.passwords}/bus")):
+            assert old in text, f"{old} is not in the guide"
+            text = text.replace(old, new)
+        (self.folder / "redis.conf").write_text(text)
         self.start("redis", "orchestrator-1", "redis-server", self.folder / "redis.conf")
         for name in ORCHESTRATORS:
             self.protect(name, "orchestrator")
@@ -273,8 +285,8 @@ class Guide:
         for name in ORCHESTRATORS:
             until(f"{name} being ready", lambda: self.ready(name), self.processes)
         until("three nodes that want to join", lambda: len(self.nodes()["wantToJoin"]) == 3 or None, self.processes)
-        for name in SIGNERS:
-            self.admin("node", "admit", self.key_of(name), "--name", name)
+        admit = "covault node admit --config /etc/covault/serve.toml signer-1.pub --name signer-1"
+        self.follow(admit, self.folder, "orchestrator-1", only="covault node admit")
         until("three live nodes", self.live, self.processes)
         keys = ",".join(str(self.key_of(name)) for name in SIGNERS)
         made = self.admin(
@@ -315,9 +327,13 @@ class Guide:
 
     def load_users(self, vault):
         """The commands of step 5 for later: the users anew, and who was refused. Then all sign again."""
-        said = run(self.at("orchestrator-1", "sh", "-c", block("ACL LOAD")), cwd=self.folder).split()
+        said = self.follow("ACL LOAD", self.folder, "orchestrator-1").split()
         # Nobody was refused.
         assert said == ["OK"], said
+        plain = subprocess.run(
+            self.at("orchestrator-1", "redis-cli", "-h", MACHINES["orchestrator-1"], "PING"), capture_output=True, text=True
+        )
+        assert "PONG" not in plain.stdout and "NOAUTH" not in plain.stdout, f"Redis answers without TLS: {plain.stdout}"
         for name in ORCHESTRATORS:
             self.sign(name, vault)
 
@@ -368,7 +384,7 @@ def main(covault):
         guide.check_firewall()
         guide.load_users(vault)
         seconds = round(time.monotonic() - begun)
-        say(f"docs/five-machines.md: five namespaces sign {seconds} s after the first command; signers reach Redis alone, and nobody else Redis")
+        say(f"docs/five-machines.md: five namespaces sign {seconds} s after the first command, over a bus with TLS; signers reach Redis alone, and nobody else Redis")
 
 
 if __name__ == "__main__":
