@@ -151,6 +151,8 @@ enum Command {
 /// Whatever ended it, with what to do about it.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     QUIET.store(cli.quiet, Ordering::Relaxed);
+    #[cfg(debug_assertions)]
+    crate::config::credentials::pass_for_version();
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // What holds for the threads of a process is set before they are there. Many commands have keys,

@@ -11,10 +11,26 @@ pub fn credentials_folder() -> Option<PathBuf> {
 /// Where commands find the orchestrator that they call, and the file with its admin token.
 pub const ADDRESS: &str = "COVAULT_ADDR";
 const TOKEN_FILE: &str = "COVAULT_TOKEN_FILE";
+/// As which version a build for tests passes for.
+#[cfg(debug_assertions)]
+const VERSION: &str = "COVAULT_VERSION_FOR_TESTS";
 
-/// Whether a variable is for commands, and no setting.
-pub(super) fn is_for_commands(variable: &str) -> bool {
+/// Whether a variable is for commands or tests, and no setting.
+pub(super) fn is_no_setting(variable: &str) -> bool {
+    #[cfg(debug_assertions)]
+    if variable == VERSION {
+        return true;
+    }
     [ADDRESS, TOKEN_FILE].contains(&variable)
+}
+
+/// Passes for the version that a test names.
+#[cfg(debug_assertions)]
+#[expect(clippy::disallowed_methods, reason = "this is configuration")]
+pub fn pass_for_version() {
+    if let Ok(version) = std::env::var(VERSION) {
+        covault_core::version::pass_for(version);
+    }
 }
 
 /// The URL of an orchestrator, and the file with its admin token, as the environment names them.

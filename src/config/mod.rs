@@ -43,7 +43,7 @@ pub use self::{
 };
 use self::{
     chains::{chain_id, empty_chain},
-    credentials::is_for_commands,
+    credentials::is_no_setting,
     origins::{Origins, unusable_values},
 };
 use crate::files;
@@ -397,7 +397,7 @@ fn variables() -> Result<Vec<(String, String)>, ConfigError> {
     std::env::vars_os()
         .filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
-            let is_setting = name.starts_with(ENV_PREFIX) && !is_for_commands(&name);
+            let is_setting = name.starts_with(ENV_PREFIX) && !is_no_setting(&name);
             is_setting.then_some((name, value))
         })
         .map(|(name, value)| match value.into_string() {

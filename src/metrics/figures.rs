@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use covault_actors::gateway::{BackupRow, RequestCounts, ServiceCounts};
-use covault_core::version::THIS_VERSION;
+use covault_core::version::this_version;
 
 use super::PrometheusText;
 
@@ -35,7 +35,7 @@ impl PrometheusText {
         let name = "covault_build_info";
         self.family(name, "1, with the version of the program as labels");
         let labels = [
-            ("version", THIS_VERSION),
+            ("version", this_version()),
             ("commit", COMMIT),
             ("features", FEATURES),
         ];

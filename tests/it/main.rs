@@ -62,4 +62,7 @@ mod support;
 mod tokens;
 #[cfg(feature = "otlp")]
 mod traces;
+// Releases pass for no other version.
+#[cfg(debug_assertions)]
+mod upgrade;
 mod vault_requests;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, ids::OrchestratorId, version::THIS_VERSION};
+use covault_core::{fault::Fault, ids::OrchestratorId, version::this_version};
 use futures::future::join_all;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
@@ -301,7 +301,7 @@ impl LeaseManagerState {
             leaving: self.leaving,
             follows: services.chains.followed().collect(),
             sends_webhooks: services.webhooks.keys.is_some(),
-            version: THIS_VERSION.to_owned(),
+            version: this_version().to_owned(),
             secret_fingerprint: services.secret_fingerprint,
             requests: services.counters.all_requests(),
         }

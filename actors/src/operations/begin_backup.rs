@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use covault_core::{fault::Fault, schema::admin, version::THIS_VERSION};
+use covault_core::{fault::Fault, schema::admin, version::this_version};
 
 use super::{Operation, OperationCall};
 
@@ -20,7 +20,7 @@ impl Operation for BeginBackup {
         Ok(admin::BeginBackupResponse {
             backup: backup.to_string(),
             at_ms: call.services.now_ms(),
-            version: THIS_VERSION.to_owned(),
+            version: this_version().to_owned(),
         })
     }
 }

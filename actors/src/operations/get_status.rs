@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use covault_core::{fault::Fault, ids::OrchestratorId, schema::admin, version::THIS_VERSION};
+use covault_core::{fault::Fault, ids::OrchestratorId, schema::admin, version::this_version};
 
 use super::{Operation, OperationCall, list_nodes::nodes_message};
 use crate::{
@@ -43,7 +43,7 @@ impl Operation for GetStatus {
             store.is_ok(),
             admin::GetStatusResponse {
                 now_ms: services.now_ms(),
-                version: THIS_VERSION.to_owned(),
+                version: this_version().to_owned(),
                 store_problem: said(store),
                 bus_problem: said(bus),
                 clients_problem: said(clients),

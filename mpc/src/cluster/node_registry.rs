@@ -15,7 +15,7 @@ use covault_core::{
     ids::VaultId,
     order::{ListedNodes, NodeId},
     port::Clock,
-    version::THIS_VERSION,
+    version::this_version,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -551,9 +551,10 @@ impl NodeRegistry {
         };
         list("frozen by their operators (covault node thaw)", &frozen);
         list("missing", &missing);
+        let own = this_version();
         for (node, version) in &other_versions {
             list(
-                &format!("of version {version}, too far from {THIS_VERSION} (docs/upgrading.md)"),
+                &format!("of version {version}, too far from {own} (docs/upgrading.md)"),
                 &[node],
             );
         }

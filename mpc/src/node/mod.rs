@@ -38,7 +38,7 @@ use covault_core::{
     order::NodeId,
     port::{Clock, Entropy, random_16},
     trace::Tracer,
-    version::THIS_VERSION,
+    version::this_version,
 };
 use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
@@ -535,7 +535,7 @@ impl Node {
             at_ms,
             leaving,
             boot: self.boot,
-            version: THIS_VERSION.to_owned(),
+            version: this_version().to_owned(),
             keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
             bans,
             count,

@@ -5,7 +5,7 @@ use std::{error::Error, io, path::PathBuf};
 use covault_actors::operations::GetStatus;
 use covault_core::{
     schema::admin::{GetStatusRequest, GetStatusResponse, Node},
-    version::{THIS_VERSION, works_with},
+    version::{this_version, works_with},
 };
 use rustix::io::Errno;
 
@@ -162,7 +162,7 @@ fn versions(status: &GetStatusResponse) -> Check {
     let of_nodes = of_nodes.map(|node| (node.name.as_str(), node.version.as_str()));
     let all = of_nodes.chain([
         (ORCHESTRATOR, status.version.as_str()),
-        ("this program", THIS_VERSION),
+        ("this program", this_version()),
     ]);
     let all: Vec<_> = all.collect();
     let words: Vec<_> = all
@@ -227,10 +227,10 @@ mod tests {
     fn service__should_be_looked_at_as_a_whole() {
         let mut status = GetStatusResponse {
             now_ms: OLD_BACKUP_MS + 1_000,
-            version: THIS_VERSION.into(),
+            version: this_version().into(),
             orchestrators: 1,
             nodes_as_of_ms: Some(OLD_BACKUP_MS),
-            nodes: vec![node("vienna", THIS_VERSION, true), node("graz", "", true)],
+            nodes: vec![node("vienna", this_version(), true), node("graz", "", true)],
             vaults: Some(VaultCounts {
                 counted_ms: OLD_BACKUP_MS,
                 ..VaultCounts::default()

@@ -112,18 +112,8 @@ impl TestCluster {
         cluster
     }
 
-    /// By the words in the file NAME.by when there is one, such as "ip netns exec inside".
     fn launch(folder: &Path, role: &str, name: &str) -> Process {
-        let by = fs::read_to_string(folder.join(format!("{name}.by"))).unwrap_or_default();
-        let mut words = by.split_whitespace();
-        let mut command = match words.next() {
-            None => covault(),
-            Some(program) => {
-                let mut command = std::process::Command::new(program);
-                command.args(words).arg(env!("CARGO_BIN_EXE_covault"));
-                command
-            }
-        };
+        let mut command = covault_by(folder, name);
         command
             .args([role, "--config"])
             .arg(folder.join(format!("{name}.toml")));
@@ -369,6 +359,20 @@ impl TestCluster {
                 assert_ed25519(&outcome, content, solana, uuid);
             }
             assert_eq!(self.api.execute(uuid).await, outcome);
+        }
+    }
+}
+
+/// The binary by the words in the file NAME.by when there is one, such as "ip netns exec inside".
+pub fn covault_by(folder: &Path, name: &str) -> std::process::Command {
+    let by = fs::read_to_string(folder.join(format!("{name}.by"))).unwrap_or_default();
+    let mut words = by.split_whitespace();
+    match words.next() {
+        None => covault(),
+        Some(program) => {
+            let mut command = std::process::Command::new(program);
+            command.args(words).arg(env!("CARGO_BIN_EXE_covault"));
+            command
         }
     }
 }

@@ -216,7 +216,7 @@ pub fn share_store(folder: &Path, url: &str, roles: &[&str], ports: &[u16], tabl
 /// Starts the orchestrator of this number, whose configuration [`share_store`] wrote.
 pub fn launch_orchestrator(folder: &Path, index: usize, role: &str) -> Process {
     let config = config_of(index);
-    let mut command = covault();
+    let mut command = covault_by(folder, &config);
     command
         .args(["serve", "--roles", role, "--config"])
         .arg(folder.join(format!("{config}.toml")));

@@ -27,7 +27,7 @@ pub(super) fn announcement(at_ms: u64) -> Announcement {
         at_ms,
         leaving: false,
         boot: [1; 16],
-        version: THIS_VERSION.into(),
+        version: this_version().into(),
         keys: 0,
         bans: Vec::new(),
         // Each later than the one before.

@@ -2,12 +2,12 @@
 
 use covault_core::{
     order::NodeId,
-    version::{self, THIS_VERSION},
+    version::{self, this_version},
 };
 
 /// Whether a version and this program's are near enough.
 pub(super) fn works_with_us(other: &str) -> bool {
-    version::works_with(THIS_VERSION, other)
+    version::works_with(this_version(), other)
 }
 
 /// Says of a node that is new, or has another version than before, that it does not fit.
@@ -17,7 +17,7 @@ pub(super) fn tell(node: &NodeId, name: &str, version: &str) {
             name,
             node = %node.openssh_line(""),
             version,
-            this = THIS_VERSION,
+            this = this_version(),
             "a node's version is too far from this program's: it is asked for nothing. Upgrade the older one \
              (docs/upgrading.md)"
         );
