@@ -332,7 +332,7 @@ pub enum HaltReason {
     ClockTooFar,
 }
 
-/// Node to node: what do you know of me?
+/// Node to node: what do you know of me? Orchestrators ask nodes whose clocks are off, to see that they are there.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum WitnessMsg {
     /// The question.

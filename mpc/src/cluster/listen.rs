@@ -6,7 +6,7 @@ use std::{
     sync::Weak,
 };
 
-use covault_core::order::NodeId;
+use covault_core::{order::NodeId, port::random_16};
 use futures::FutureExt as _;
 
 use super::{
@@ -19,7 +19,8 @@ use crate::{
     bus::Subscription,
     envelope::{EVERYONE, Envelope, EnvelopeError, EnvelopeHeader, EnvelopeKind},
     message::{
-        Announcement, MAX_ANNOUNCEMENT, MAX_KEY_EXCHANGE, OrderReply, PreprocessMsg, decode,
+        Announcement, MAX_ANNOUNCEMENT, MAX_KEY_EXCHANGE, OrderReply, PreprocessMsg, WitnessMsg,
+        decode, encode,
     },
     questions::MAX_QUESTION,
 };
@@ -212,10 +213,11 @@ impl ClusterInner {
                 }
                 within(&envelope, MAX_QUESTION)
             }
-            EnvelopeKind::KeyExchange => {
+            EnvelopeKind::KeyExchange | EnvelopeKind::Witness => {
                 if !self.node_registry.is_known(&from) {
                     return;
                 }
+                // Either is small.
                 within(&envelope, MAX_KEY_EXCHANGE)
             }
             EnvelopeKind::SigningOrder
@@ -225,7 +227,6 @@ impl ClusterInner {
             | EnvelopeKind::BackupOrder
             | EnvelopeKind::AttestOrder
             | EnvelopeKind::Rejection
-            | EnvelopeKind::Witness
             | EnvelopeKind::Answer
             | EnvelopeKind::Protocol => return,
         };
@@ -271,6 +272,12 @@ impl ClusterInner {
                 if let Some(announcement) = decode::<Announcement>(&opened.body) {
                     self.codec.announced(&from, announcement.boot);
                     self.node_registry.heard(from, announcement);
+                    self.ask_if_present(from);
+                }
+            }
+            (EnvelopeKind::Witness, _) => {
+                if let Some(WitnessMsg::Told { now: Some(now), .. }) = decode(&opened.body) {
+                    self.node_registry.note_presence(&from, &now);
                 }
             }
             (EnvelopeKind::KeyExchange, _) => self.codec.take_half(&from, &opened.body),
@@ -283,6 +290,21 @@ impl ClusterInner {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Asks a node whose clock is off whether it is there, when that is due.
+    fn ask_if_present(&self, node: NodeId) {
+        let question = self
+            .node_registry
+            .question(&node, || random_16(&*self.entropy));
+        let Some(question) = question else { return };
+        let boot = self.boot;
+        let header = EnvelopeHeader::outside_sessions(EnvelopeKind::Witness, self.codec.id(), node);
+        let sent = encode(&WitnessMsg::Ask { boot, question })
+            .and_then(|body| self.codec.send(header, &body));
+        if let Err(fault) = sent {
+            tracing::debug!(?fault, "failed to ask a node whose clock is off");
+        }
     }
 }
 

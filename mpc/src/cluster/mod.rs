@@ -25,7 +25,7 @@ use covault_core::{
     ids::{SessionId, TokenId, VaultId},
     networks::VerifiedSignatures,
     order::{KeygenOrder, ListedNodes, NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
     rate::UnsignedWork,
     scheme::Scheme,
     trace::TraceContext,
@@ -155,6 +155,9 @@ struct ClusterInner {
     node_registry: Arc<NodeRegistry>,
     preprocess: NonceInventory,
     attempt: Duration,
+    entropy: Arc<dyn Entropy>,
+    /// Names this start to nodes.
+    boot: [u8; 16],
     /// Who waits for replies, by session.
     calls: Mutex<PendingCalls>,
     questions: NodeQuestions,
@@ -187,7 +190,7 @@ impl Cluster {
             live_for,
             attempt,
         } = config;
-        let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), entropy)
+        let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), Arc::clone(&entropy))
             .with_pair_keys(Arc::clone(&clock));
         let inbox = bus.subscribe(codec.id(), true).await.map_err(|cause| {
             Fault::unavailable("the message bus is not available").caused_by(cause)
@@ -199,6 +202,8 @@ impl Cluster {
             preprocess: NonceInventory::new(Arc::clone(&clock)),
             clock,
             attempt,
+            boot: random_16(&*entropy),
+            entropy,
             calls: Mutex::default(),
             questions: NodeQuestions::default(),
         });

@@ -19,7 +19,10 @@ use covault_core::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use self::{clocks::WrongClocks, places::SignerPlaces};
+use self::{
+    clocks::{WrongClocks, skew_ms},
+    places::SignerPlaces,
+};
 use super::{
     NodeStatus,
     select_signers::AttemptFailures,
@@ -56,8 +59,6 @@ struct KnownNode {
     frozen: Vec<VaultId>,
     listed: ListedNodes,
     boot: [u8; 16],
-    /// Which one of its start it is.
-    count: u64,
     /// Our clock, when it was last heard.
     heard_ms: u64,
     /// The newest time it has announced, by its own clock.
@@ -76,7 +77,7 @@ impl KnownNode {
             keys,
             bans,
             halted,
-            count,
+            count: _,
             height: _,
             others: _,
             threads,
@@ -93,7 +94,6 @@ impl KnownNode {
             frozen,
             listed,
             boot,
-            count,
             heard_ms,
             at_ms,
             left: leaving,
@@ -127,12 +127,7 @@ impl KnownNode {
 
     /// How far its clock was ahead of ours when it was last heard, in milliseconds.
     fn skew_ms(&self) -> i64 {
-        let apart = i64::try_from(self.at_ms.abs_diff(self.heard_ms)).unwrap_or(i64::MAX);
-        if self.at_ms < self.heard_ms {
-            -apart
-        } else {
-            apart
-        }
+        skew_ms(self.at_ms, self.heard_ms)
     }
 }
 

@@ -616,7 +616,8 @@ impl Node {
                 }
             }
             EnvelopeKind::Witness => {
-                if !self.is_watched(&from) {
+                // Orchestrators ask whether we are there.
+                if !self.is_watched(&from) && !self.trusted.contains(&from) {
                     let why = match self.is_peer(&from) {
                         true => MessageRefusal::NoWitness,
                         false => MessageRefusal::NoPeer,

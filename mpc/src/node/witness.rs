@@ -374,8 +374,9 @@ impl Node {
             Some(WitnessMsg::Ask { boot, question }) => {
                 self.tell_witness(from, boot, Some(question));
             }
-            // To an earlier start of ours.
-            Some(WitnessMsg::Told { boot, .. }) if boot != self.boot => {}
+            // To an earlier start of ours, or of an orchestrator, which knows nothing of us.
+            Some(WitnessMsg::Told { boot, .. }) if boot != self.boot || !self.is_watched(&from) => {
+            }
             Some(WitnessMsg::Told { newest, now, .. }) => {
                 if !newest.is_empty() && !self.shown(newest) {
                     return self.drop_message(&from, MessageRefusal::Unreadable);

@@ -23,7 +23,7 @@ use covault_core::{
 use covault_mpc::{
     bus::{Bus, BusAddress, BusError, double::BusDouble, memory::MemoryBus},
     claims::Claims,
-    cluster::Cluster,
+    cluster::{Cluster, HaltReason},
     envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeHeader, EnvelopeKind},
 };
 use tokio::{
@@ -206,6 +206,37 @@ async fn nodes__should_ask_for_the_clocks_to_be_set_when_they_differ_too_much() 
         // The old one has heard of later times.
         test.stop_node(0).await;
         test.cluster = start_cluster_on(test.medium.bus(), &test.orchestrator).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_be_shown_with_its_wrong_clock_while_it_answers() {
+    let mut test = TestCluster::start(TestBus::memory(), 2).await;
+    test.until_live(2).await;
+    for skew_ms in [180_000, -180_000] {
+        test.stop_node(0).await;
+        test.until_live(1).await;
+        test.nodes[0].skew_ms = skew_ms;
+        test.start_node(0);
+        let id = test.nodes[0].identity.id();
+        for shown in [true, false] {
+            timeout(Duration::from_secs(60), async {
+                let is_shown = || {
+                    let nodes = test.cluster.nodes().into_iter();
+                    let mut of_it = nodes.filter(|node| node.id == id);
+                    of_it.any(|node| node.halted == [HaltReason::ClockTooFar])
+                };
+                while is_shown() != shown {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            })
+            .await
+            .expect("it is shown while it is there");
+            if shown {
+                test.stop_node(0).await;
+            }
+        }
+        test.start_node(0);
     }
 }
 

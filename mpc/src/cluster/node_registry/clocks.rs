@@ -4,59 +4,42 @@ use std::collections::HashMap;
 
 use covault_core::order::NodeId;
 
-use super::{KnownNode, MAX_NODES, MAX_STARTS, REPLAY_MS};
+use super::{KnownNode, MAX_NODES, NodeRegistry, REPLAY_MS, lock};
 use crate::{
     cluster::NodeStatus,
-    message::{HaltReason, SKEW_MS},
+    message::{HaltReason, LiveStatus, SKEW_MS},
 };
 
 /// How often it is said that a node's clock is off, in milliseconds.
 pub(super) const CLOCK_REMINDER_MS: u64 = 3_600_000;
 
-/// The last announcement of a node whose clock is off.
+/// How often a node is asked whether it is there, in milliseconds.
+const ASK_MS: u64 = 500;
+
+/// A node whose clock is off.
+#[derive(Default)]
 struct WrongClock {
-    announced: KnownNode,
+    name: String,
     /// When it was last said.
-    said_ms: u64,
-    /// The last one of each start that was taken.
-    taken: Vec<([u8; 16], u64)>,
-    /// The latest time of any.
-    latest_ms: u64,
+    said_ms: Option<u64>,
+    /// The question that it has not answered, and when it was last asked.
+    question: Option<[u8; 16]>,
+    asked_ms: Option<u64>,
+    /// When it has answered last, and how far its clock was ahead then.
+    answer: Option<(u64, i64)>,
 }
 
-impl WrongClock {
-    fn new(announced: &KnownNode) -> Self {
-        Self {
-            announced: announced.clone(),
-            said_ms: announced.heard_ms,
-            taken: vec![(announced.boot, announced.count)],
-            latest_ms: announced.at_ms,
-        }
-    }
+/// How far a clock that says `at_ms` is ahead of ours, in milliseconds.
+pub(super) fn skew_ms(at_ms: u64, now_ms: u64) -> i64 {
+    let apart = i64::try_from(at_ms.abs_diff(now_ms)).unwrap_or(i64::MAX);
+    if at_ms < now_ms { -apart } else { apart }
+}
 
-    /// Takes this one unless it or a later one was taken: what is repeated, in whatever order, is no sign that the node is
-    /// there. A clock that is set back goes on counting, or starts again.
-    fn take(&mut self, announced: &KnownNode) {
-        let (boot, count) = (announced.boot, announced.count);
-        let known = self.taken.iter_mut().find(|(known, _)| *known == boot);
-        if let Some((_, last)) = known {
-            if count <= *last {
-                return;
-            }
-            *last = count;
-        } else {
-            if self.taken.len() >= MAX_STARTS {
-                // Of a start that may have been forgotten.
-                if announced.at_ms <= self.latest_ms {
-                    return;
-                }
-                self.taken.remove(0);
-            }
-            self.taken.push((boot, count));
-        }
-        self.latest_ms = self.latest_ms.max(announced.at_ms);
-        self.announced = announced.clone();
-    }
+/// What is shown of a node of which nothing else is believed.
+pub(super) struct UnbelievedNode<'a> {
+    name: &'a str,
+    last_seen_ms: u64,
+    skew_ms: i64,
 }
 
 #[derive(Default)]
@@ -71,34 +54,66 @@ impl WrongClocks {
             return false;
         }
         let now_ms = announced.heard_ms;
-        let Some(known) = self.0.get_mut(&node) else {
-            if self.0.len() < MAX_NODES {
-                self.0.insert(node, WrongClock::new(announced));
-            }
+        if self.0.len() >= MAX_NODES && !self.0.contains_key(&node) {
             return true;
-        };
-        known.take(announced);
-        let is_news = now_ms.abs_diff(known.said_ms) >= CLOCK_REMINDER_MS;
+        }
+        let known = self.0.entry(node).or_default();
+        known.name.clone_from(&announced.name);
+        let last_ms = known.said_ms;
+        let is_news = last_ms.is_none_or(|said_ms| now_ms.abs_diff(said_ms) >= CLOCK_REMINDER_MS);
         if is_news {
-            known.said_ms = now_ms;
+            known.said_ms = Some(now_ms);
         }
         is_news
+    }
+
+    /// What a node with such a clock is to be asked now: an announcement may be an old one that is repeated, and only an
+    /// answer shows that it is there. The same until it is answered, so that no answers can be saved up.
+    pub(super) fn question(
+        &mut self,
+        node: &NodeId,
+        now_ms: u64,
+        draw: impl FnOnce() -> [u8; 16],
+    ) -> Option<[u8; 16]> {
+        let known = self.0.get_mut(node)?;
+        let asked_ms = known.asked_ms;
+        if asked_ms.is_some_and(|asked_ms| now_ms.abs_diff(asked_ms) < ASK_MS) {
+            return None;
+        }
+        known.asked_ms = Some(now_ms);
+        Some(*known.question.get_or_insert_with(draw))
+    }
+
+    /// Notes an answer, which counts once.
+    pub(super) fn answered(&mut self, node: &NodeId, answer: &LiveStatus, now_ms: u64) {
+        let Some(known) = self.0.get_mut(node) else {
+            return;
+        };
+        let asked = known.question.take_if(|it| *it == answer.question);
+        if asked.is_some() {
+            known.answer = Some((now_ms, skew_ms(answer.at_ms, now_ms)));
+        }
     }
 
     pub(super) fn retain(&mut self, is_kept: impl Fn(&NodeId) -> bool) {
         self.0.retain(|node, _| is_kept(node));
     }
 
-    /// What this node announced within `live_ms`, by a clock that is too far off for anything of it to be believed.
+    /// A node that has answered within `live_ms`, by a clock that is too far off for anything of it to be believed.
     pub(super) fn unbelieved(
         &self,
         node: &NodeId,
         now_ms: u64,
         live_ms: u64,
-    ) -> Option<&KnownNode> {
-        let announced = &self.0.get(node)?.announced;
-        let is_recent = now_ms.abs_diff(announced.heard_ms) < live_ms && !announced.left;
-        (is_recent && announced.skew_ms().unsigned_abs() > REPLAY_MS).then_some(announced)
+    ) -> Option<UnbelievedNode<'_>> {
+        let known = self.0.get(node)?;
+        let (last_seen_ms, skew_ms) = known.answer?;
+        let is_recent = now_ms.abs_diff(last_seen_ms) < live_ms;
+        (is_recent && skew_ms.unsigned_abs() > REPLAY_MS).then_some(UnbelievedNode {
+            name: &known.name,
+            last_seen_ms,
+            skew_ms,
+        })
     }
 
     /// All of these.
@@ -106,32 +121,37 @@ impl WrongClocks {
         &self,
         now_ms: u64,
         live_ms: u64,
-    ) -> impl Iterator<Item = (&NodeId, &KnownNode)> {
+    ) -> impl Iterator<Item = (&NodeId, UnbelievedNode<'_>)> {
         let ids = self.0.keys();
         ids.filter_map(move |id| Some((id, self.unbelieved(id, now_ms, live_ms)?)))
     }
 
     /// Shows them among nodes as they are known: that they are there and by how much they are off, and nothing else that
-    /// such an announcement says.
+    /// they announce.
     pub(super) fn show(&self, nodes: &mut Vec<NodeStatus>, now_ms: u64, live_ms: u64) {
-        for (id, announced) in self.shown(now_ms, live_ms) {
+        for (id, unbelieved) in self.shown(now_ms, live_ms) {
+            let UnbelievedNode {
+                name,
+                last_seen_ms,
+                skew_ms,
+            } = unbelieved;
             let halted = vec![HaltReason::ClockTooFar];
             match nodes.iter_mut().find(|node| node.id == *id) {
-                // Heard by a clock that is right: the other was an old one.
+                // Heard by a clock that is right.
                 Some(node) if node.live => {}
                 Some(node) => {
                     node.halted.extend(halted);
-                    node.skew_ms = announced.skew_ms();
+                    node.skew_ms = skew_ms;
                 }
                 None => nodes.push(NodeStatus {
                     id: *id,
-                    name: announced.name.clone(),
+                    name: name.to_owned(),
                     live: false,
-                    last_seen_ms: announced.heard_ms,
+                    last_seen_ms,
                     version: String::new(),
                     keys: 0,
                     bans: Vec::new(),
-                    skew_ms: announced.skew_ms(),
+                    skew_ms,
                     halted,
                     frozen: Vec::new(),
                     listed: None,
@@ -141,11 +161,31 @@ impl WrongClocks {
     }
 }
 
+impl NodeRegistry {
+    /// What to ask a node now whose clock is off ([`WrongClocks::question`]).
+    pub(in crate::cluster) fn question(
+        &self,
+        node: &NodeId,
+        draw: impl FnOnce() -> [u8; 16],
+    ) -> Option<[u8; 16]> {
+        let now_ms = self.clock.now_ms();
+        lock(&self.state).wrong_clocks.question(node, now_ms, draw)
+    }
+
+    /// Notes what a node has answered to that.
+    pub(in crate::cluster) fn note_presence(&self, node: &NodeId, answer: &LiveStatus) {
+        let now_ms = self.clock.now_ms();
+        lock(&self.state)
+            .wrong_clocks
+            .answered(node, answer, now_ms);
+    }
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::{cluster::node_registry::tests::announcement, message::Announcement};
+    use crate::cluster::node_registry::tests::announcement;
 
     fn announced(skew_ms: u64, now_ms: u64) -> KnownNode {
         KnownNode::new(announcement(now_ms + skew_ms), now_ms)
@@ -170,38 +210,49 @@ mod tests {
     }
 
     #[test]
-    fn clock__should_not_be_shown_for_what_is_only_repeated() {
+    fn clock__should_be_shown_for_answers_and_not_for_what_is_only_repeated() {
         let (mut clocks, node) = (WrongClocks::default(), NodeId([1; 32]));
-        let mut is_shown = |boot: u8, count, at_ms, now_ms| {
-            let announced = Announcement {
-                boot: [boot; 16],
-                count,
-                ..announcement(at_ms)
-            };
-            clocks.is_news(node, &KnownNode::new(announced, now_ms));
-            clocks.unbelieved(&node, now_ms, 3_000).is_some()
+        let answer = |question: u8, at_ms| LiveStatus {
+            question: [question; 16],
+            boot: [1; 16],
+            count: 1,
+            at_ms,
         };
+        let is_shown =
+            |clocks: &WrongClocks, now_ms| clocks.unbelieved(&node, now_ms, 3_000).is_some();
+        assert_eq!(
+            clocks.question(&node, 0, || [9; 16]),
+            None,
+            "nothing is known of it"
+        );
         let mut now_ms = 20_000 + REPLAY_MS;
-        assert!(is_shown(1, 1, 1_000, now_ms) && is_shown(1, 1, 1_000, now_ms + 2_999));
-        assert!(!is_shown(1, 1, 1_000, now_ms + 3_000));
-        assert!(is_shown(1, 2, 2_000, now_ms + 4_000));
-        // Set back, and still not right: while it runs, and by a start.
-        now_ms += 7_000;
-        assert!(is_shown(1, 3, 1_500, now_ms));
-        assert!(is_shown(2, 1, 1_200, now_ms + 3_000));
-        // The two and those before, in turn.
-        for turn in 0..4 {
-            now_ms += 6_000;
-            for (boot, count, at_ms) in [(1, 3, 1_500), (2, 1, 1_200), (1, 1 + turn % 2, 2_000)] {
-                assert!(!is_shown(boot, count, at_ms, now_ms), "{boot} {count}");
-            }
+        // A long series of what was recorded once, each of them newer than the one before.
+        for at_ms in 1_000..9_000 {
+            now_ms += 1;
+            let announced = KnownNode::new(announcement(at_ms), now_ms);
+            clocks.is_news(node, &announced);
+            assert!(!is_shown(&clocks, now_ms));
         }
-        // Of more starts than are remembered each is shown once.
-        for (boot, is_later) in (3..20).map(|boot| (boot, usize::from(boot) <= MAX_STARTS)) {
-            now_ms += 3_000;
-            assert_eq!(is_shown(boot, 1, 1_000, now_ms), is_later, "{boot}");
-        }
-        assert!(is_shown(20, 1, 2_001, now_ms + 3_000));
-        assert!(!is_shown(20, 1, 2_001, now_ms + 6_000));
+        // It is asked now and then, the same until it answers.
+        assert_eq!(clocks.question(&node, now_ms, || [1; 16]), Some([1; 16]));
+        assert_eq!(
+            clocks.question(&node, now_ms + ASK_MS - 1, || [2; 16]),
+            None
+        );
+        now_ms += ASK_MS;
+        assert_eq!(clocks.question(&node, now_ms, || [2; 16]), Some([1; 16]));
+        clocks.answered(&node, &answer(2, 0), now_ms);
+        assert!(!is_shown(&clocks, now_ms), "an answer to nothing");
+        clocks.answered(&node, &answer(1, 5_000), now_ms);
+        assert!(is_shown(&clocks, now_ms) && is_shown(&clocks, now_ms + 2_999));
+        assert!(!is_shown(&clocks, now_ms + 3_000));
+        // The same answer again.
+        now_ms += 3_000;
+        clocks.answered(&node, &answer(1, 5_000), now_ms);
+        assert!(!is_shown(&clocks, now_ms));
+        // Its clock is right enough now.
+        assert_eq!(clocks.question(&node, now_ms, || [3; 16]), Some([3; 16]));
+        clocks.answered(&node, &answer(3, now_ms - REPLAY_MS), now_ms);
+        assert!(!is_shown(&clocks, now_ms));
     }
 }

@@ -11,6 +11,7 @@ use covault_core::{
 };
 
 use super::{places::SigningAsk, *};
+use crate::message::LiveStatus;
 
 const TURN: RequestTurn = RequestTurn {
     accepted_ms: 0,
@@ -656,8 +657,24 @@ fn node_registry__should_show_a_clock_of_which_nothing_is_believed() {
     assert_eq!(shown(), [(node, true, 0, vec![])]);
     clock.0.fetch_add(3_000, Ordering::Relaxed);
     assert_eq!(shown(), [(node, false, 0, vec![])]);
+    // Nor is one of a node that is not, before it has answered.
     hear(node, 180_000);
     hear(unknown, -600_000);
+    assert_eq!(shown(), [(node, false, 0, vec![])]);
+    let answer = |node, skew_ms: i64| {
+        let question = node_registry.question(&node, || [7; 16]).unwrap();
+        let (boot, count) = ([1; 16], 1);
+        let at_ms = clock.now_ms().saturating_add_signed(skew_ms);
+        let answer = LiveStatus {
+            question,
+            boot,
+            count,
+            at_ms,
+        };
+        node_registry.note_presence(&node, &answer);
+    };
+    answer(node, 180_000);
+    answer(unknown, -600_000);
     let off = |node, skew_ms| (node, false, skew_ms, vec![HaltReason::ClockTooFar]);
     assert_eq!(shown(), [off(node, 180_000), off(unknown, -600_000)]);
     assert_eq!(node_registry.counts(), (0, 2));
@@ -669,8 +686,9 @@ fn node_registry__should_show_a_clock_of_which_nothing_is_believed() {
         "{sentence}"
     );
     // What only such an announcement says is not shown.
-    clock.0.fetch_add(1, Ordering::Relaxed);
+    clock.0.fetch_add(1_000, Ordering::Relaxed);
     let at_ms = clock.now_ms() + 180_000;
+    answer(unknown, 180_000);
     let more = |count| Announcement {
         count,
         keys: 7,
