@@ -194,6 +194,10 @@ bench-retention *arguments:
 bench-pages *arguments:
     cargo bench --bench retention -- --pages {{arguments}}
 
+# What operators wait for, with a million requests and a hundred thousand vaults: start, status, scrape, top
+bench-operate *arguments:
+    cargo bench --bench operate -- {{arguments}}
+
 # Signatures per second through HTTP and Redis, beside their limit: signers over Redis without HTTP and store; `just bench limit`
 # measures that of 2-of-3, 3-of-5 and 5-of-9, `just bench postgres` Ed25519 with PostgreSQL beside redb
 bench *arguments:
