@@ -10,6 +10,7 @@ use covault_core::{
         transfer::{Account, FollowedChain},
     },
     fault::Fault,
+    networks::evm::transfers::COIN_LOGS,
     schema::admin,
     token::ApiToken,
 };
@@ -62,6 +63,11 @@ impl AssetName {
                 Some(account.ok_or_else(|| Fault::bug("a contract that cannot be read"))?)
             }
         };
+        // Each transfer of the coin would be told twice.
+        if network == DepositNetwork::Evm && contract == Some(COIN_LOGS) {
+            let problem = "is where logs of the coin come from; leave it empty for the coin";
+            return Err(Fault::field("contract", problem));
+        }
         Ok(Self { chain, contract })
     }
 }

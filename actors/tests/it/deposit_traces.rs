@@ -9,14 +9,17 @@ use std::{
 };
 
 use covault_actors::chain_rpc::FollowPolicy;
+use covault_core::deposit::transfer::FollowedChain;
 use serde_json::{Value, json};
 
 use crate::{
     deposit_balances::{FORWARDER, counted, forward, put_forwarder, reconcile},
     deposit_chain::{
-        PAYER, Receiver, Shop, USDT, confirmed, finalized, log, node, pay, pay_token, policy, value,
+        PAYER, Receiver, Shop, TRANSFER, USDT, confirmed, finalized, log, node, pay, pay_token,
+        policy, value,
     },
-    evm_anvil::Way,
+    evm_anvil::{Anvil, Way},
+    world::CHAIN,
 };
 
 fn internal(hash: &str) -> (String, String) {
@@ -155,4 +158,52 @@ async fn block_that_cannot_be_traced__should_be_taken_without_beside_others_that
         .into_iter()
         .map(|of| (of, vec![confirmed(), finalized()]));
     assert_eq!(receiver.stages(), expected.collect());
+}
+
+/// Puts what makes logs of the coin, as EIP-7708 has them, and a contract that passes on with such logs: of what it gets,
+/// and of what it gives.
+async fn put_coin_logs(anvil: &Anvil) {
+    let logger = format!("0x{}fe", "ff".repeat(19));
+    let code = format!("0x6040356000526020356000357f{TRANSFER}60206000a300");
+    anvil.call("anvil_setCode", json!([logger, code])).await;
+    let tell = format!(
+        "6000600060606000600073{}5af150",
+        logger.trim_start_matches("0x")
+    );
+    let code = format!(
+        "0x336000523060205234604052{tell}30600052600035602052{tell}6000600060006000346000355af100"
+    );
+    anvil.call("anvil_setCode", json!([FORWARDER, code])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coins_that_contracts_pass_on__should_be_told_once_where_the_chain_has_logs_of_its_coin() {
+    for policy in [policy(), tracing()] {
+        let (anvil, receiver) = (node().await, Receiver::start().await);
+        put_coin_logs(&anvil).await;
+        let shop = Shop::open_following(&receiver, &[&anvil.url], policy).await;
+        let to = &shop.address;
+        let passed = forward(&anvil, to, 7).await;
+        let coin = pay(&anvil, to, 5).await;
+        let token = pay_token(&anvil, USDT, to, 3).await;
+        anvil.mine(10).await;
+        shop.until("all are final", async |_| receiver.events().len() >= 6)
+            .await;
+        let by_log = (passed, "log-1".to_owned());
+        let expected =
+            [by_log, value(&coin), log(&token)].map(|of| (of, vec![confirmed(), finalized()]));
+        assert_eq!(receiver.stages(), BTreeMap::from(expected));
+        let events = receiver.events();
+        let told = events.iter().find(|event| event["index"] == "log-1");
+        let told = told.unwrap();
+        assert_eq!(
+            (&told["amount"], &told["token_address"]),
+            (&json!("7"), &Value::Null)
+        );
+        let by = shop.gateway.follows()[&FollowedChain::Evm(CHAIN)].traces;
+        assert_eq!(by, "logs");
+        // And it is in the books.
+        assert_eq!(reconcile(&shop, &anvil).await, counted(0, 0));
+        assert_eq!(receiver.events().len(), 6);
+    }
 }

@@ -1,6 +1,10 @@
 //! The neighbours of the process: the bus, the chain nodes, PostgreSQL.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use covault_actors::chain_rpc::{
     ChainClient, ChainClients, ChainEndpoints, ChainKey, NodeEndpoint, PoolPorts,
@@ -28,6 +32,8 @@ const FAR_CLOCK_MS: u64 = 5_000;
 const WRONG_CLOCK_MS: u64 = 30_000;
 /// The largest message, and what Redis adds.
 const LEAST_BULK: u64 = 5 << 20;
+/// How long a node may take for its newest block, which is of use and not needed.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(2);
 const BUS: &str = "bus";
 
 /// The bus, its settings, and its clock.
@@ -271,12 +277,29 @@ async fn ask_node(
 async fn where_it_is(client: &dyn ChainClient) -> Result<String, String> {
     let head = client.head().await;
     match head.map_err(|error| error.into_reason())? {
-        Some(block) => Ok(format!("answers, at block {block}")),
+        Some(block) => {
+            let passed_on = passed_on(client, block).await;
+            Ok(format!("answers, at block {block}{passed_on}"))
+        }
         None => {
             let estimates = client.fee_estimates().await;
             estimates.map_err(|error| error.into_reason())?;
             Ok("answers".to_owned())
         }
+    }
+}
+
+/// How a node tells what contracts pass on, where its newest block shows it.
+async fn passed_on(client: &dyn ChainClient, newest: u64) -> String {
+    let Some(source) = client.blocks() else {
+        return String::new();
+    };
+    // A node that does not give it in time is as well as any other for all else.
+    let tokens = BTreeSet::new();
+    let _ = tokio::time::timeout(BLOCK_PATIENCE, source.block(newest, &tokens)).await;
+    match source.traces() {
+        "none" | "unknown" => String::new(),
+        by => format!("; tells what contracts pass on by {by}"),
     }
 }
 

@@ -10,8 +10,8 @@ use covault_core::{
     networks::evm::{
         balances,
         transfers::{
-            BlockError, EvmBlock, TRANSFER_TOPIC, TokenLogs, TransferReceipt, read_header,
-            tokens_of,
+            BlockError, COIN_LOGS, EvmBlock, TRANSFER_TOPIC, TokenLogs, TransferReceipt,
+            read_header, tokens_of,
         },
     },
 };
@@ -66,7 +66,11 @@ impl EvmNode {
         });
         let call = RpcCall("eth_getLogs", json!([filter]));
         let call = call.reading(|logs: &Value| taken(block.tokens(logs, tokens)));
-        let logs = self.rpc.quorum(call, TokenLogs::eq).await?;
+        let mut logs = self.rpc.quorum(call, TokenLogs::eq).await?;
+        if !self.has_coin_logs() {
+            // The filters of full blocks name by chance what most chains never have.
+            logs.missing.remove(&COIN_LOGS);
+        }
         if logs.missing.is_empty() {
             return Ok(logs.moved);
         }
@@ -232,8 +236,21 @@ impl BlockSource for EvmNode {
             return Ok(None);
         };
         let mut candidates: Vec<_> = block.values().chain(block.fees()).collect();
-        candidates.extend(self.token_logs(&block, tokens).await?);
-        candidates.extend(self.passed_on(&block).await);
+        let mut asked = tokens.clone();
+        if block.may_have_moved(&COIN_LOGS) {
+            asked.insert(COIN_LOGS);
+        }
+        let logs = self.token_logs(&block, &asked).await?;
+        let is_coin = |log: &Candidate| log.asset == Some(COIN_LOGS);
+        let (coin, moved): (Vec<_>, Vec<_>) = logs.into_iter().partition(is_coin);
+        candidates.extend(moved);
+        candidates.extend(match block.passed_on_by_logs(&coin) {
+            Some(passed_on) => {
+                self.coin_logs_found();
+                passed_on
+            }
+            None => self.passed_on(&block).await,
+        });
         Ok(Some(ChainBlock {
             header: block.header,
             candidates,

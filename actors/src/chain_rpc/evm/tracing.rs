@@ -1,5 +1,5 @@
-//! Transfers made by contracts, read with the tracing method that the nodes support: each method is tried
-//! once, on the first block with a transaction.
+//! Transfers made by contracts: by the logs of the coin where a chain has them (EIP-7708), else with the tracing method
+//! that the nodes support: each method is tried once, on the first block with a transaction.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -45,6 +45,8 @@ pub(super) struct TraceSupport {
     is_said: AtomicBool,
     /// The newest block that the nodes have named.
     newest: AtomicU64,
+    /// Whether a block has shown that the chain has logs of its coin.
+    has_logs: AtomicBool,
 }
 
 impl TraceMethod {
@@ -77,6 +79,22 @@ impl EvmNode {
     /// The nodes have named this block as the newest.
     pub(super) fn newest_is(&self, number: u64) {
         self.tracing.newest.store(number, Ordering::Relaxed);
+    }
+
+    /// A block has logs of the coin.
+    pub(super) fn coin_logs_found(&self) {
+        if !self.tracing.has_logs.swap(true, Ordering::Relaxed) {
+            let chain = self.rpc.chain();
+            tracing::info!(
+                chain,
+                "transfers by contracts are read from the logs of the coin"
+            );
+        }
+    }
+
+    /// Whether the chain is known to have logs of its coin.
+    pub(super) fn has_coin_logs(&self) -> bool {
+        self.tracing.has_logs.load(Ordering::Relaxed)
     }
 
     /// What contracts pass on in a block. No block waits for that: what nodes do not say at once, balances show.
@@ -135,6 +153,7 @@ impl EvmNode {
     /// The name of the method that the nodes have.
     pub(super) fn trace_method(&self) -> &'static str {
         match *self.tracing.method.lock() {
+            _ if self.has_coin_logs() => "logs",
             _ if !self.follow.traces => "none",
             None => "unknown",
             Some(TraceMethod::CallTracer) => "debug_traceBlockByHash",

@@ -17,6 +17,12 @@ use crate::deposit::transfer::{
 pub const TRANSFER_TOPIC: &str =
     "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 
+/// Whose logs say what coin was moved, in the form of a token's (EIP-7708), on chains that have them. Nobody has code there.
+pub const COIN_LOGS: Account = Account([
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+    0xff, 0xff, 0xff, 0xfe,
+]);
+
 /// The root of no transactions at all (the hash of an empty trie).
 const NO_TRANSACTIONS: &str = "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421";
 
@@ -203,8 +209,34 @@ impl EvmBlock {
         })
     }
 
+    /// What contracts pass on, by the logs of the coin ([`COIN_LOGS`]) in their order; `None` where the block does not show
+    /// that its chain has such logs. It does when they begin with what a transaction itself moves, as EIP-7708 wants of each
+    /// that moves something. That one is left out: it is counted already.
+    pub fn passed_on_by_logs(&self, logs: &[Candidate]) -> Option<Vec<Candidate>> {
+        let values = self.values().map(|value| (value.tx, value));
+        let values: BTreeMap<_, _> = values.collect();
+        let (mut begun, mut is_shown, mut passed_on) = (BTreeSet::new(), false, Vec::new());
+        for log in logs {
+            let is_first = begun.insert(log.tx);
+            match values.get(&log.tx).filter(|_| is_first) {
+                Some(value) => {
+                    let same = |of: &Candidate| (of.from, of.to, of.amount);
+                    if same(value) != same(log) {
+                        return None;
+                    }
+                    is_shown = true;
+                }
+                None => passed_on.push(Candidate {
+                    asset: None,
+                    ..*log
+                }),
+            }
+        }
+        is_shown.then_some(passed_on)
+    }
+
     /// Whether the block may have a log of a transfer of this token, by its own filter.
-    fn may_have_moved(&self, token: &Account) -> bool {
+    pub fn may_have_moved(&self, token: &Account) -> bool {
         let event = hex::decode(TRANSFER_TOPIC.trim_start_matches("0x"));
         let (Some(bloom), Ok(event)) = (&self.bloom, event) else {
             return false;
@@ -318,9 +350,7 @@ impl TransferReceipt {
                 let at = at.ok_or(BlockError("the receipt does not have a log of the block"))?;
                 let said = self.logs.get(at).and_then(|(_, moved)| *moved);
                 let moved = LogTransfer {
-                    asset: candidate
-                        .asset
-                        .ok_or(BlockError("a log without a contract"))?,
+                    asset: candidate.asset.unwrap_or(COIN_LOGS),
                     from: candidate.from,
                     to: candidate.to,
                     amount: candidate.amount,

@@ -186,6 +186,79 @@ fn logs_of_two_transactions_with_one_number__should_not_stop_the_chain() {
     assert!(confirmed.confirm(&found[0]).unwrap().is_some());
 }
 
+/// A log of the coin, of a transaction.
+fn coin_log(tx: u8, number: u64, from: u8, to: u8, amount: u8) -> Value {
+    let log = changed(
+        log(number, from, to, amount),
+        "transactionHash",
+        json!(word(tx)),
+    );
+    changed(log, "address", json!(format!("0x{}fe", "ff".repeat(19))))
+}
+
+#[test]
+fn coin__should_be_counted_once_where_logs_tell_of_it() {
+    let block = plain();
+    let passed_on = |logs: Vec<Value>| {
+        let logs = block.tokens(&json!(logs), &BTreeSet::from([COIN_LOGS]));
+        block.passed_on_by_logs(&logs.unwrap().moved)
+    };
+    let own = || coin_log(1, 0, 0xa, 0xb, 5);
+    // What the transaction itself moves is told as that.
+    assert_eq!(passed_on(vec![own()]), Some(vec![]));
+    // A call in it that moves the same again is another transfer, and so is what a call without value has moved.
+    let again = coin_log(1, 1, 0xa, 0xb, 5);
+    let inner = coin_log(3, 4, USDT, 0xc, 9);
+    let found = passed_on(vec![inner.clone(), again, own()]).unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|it| (it.tx[0], it.place, it.to.0[0], it.asset))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (1, CandidatePlace::LogOfBlock(1), 0xb, None),
+            (3, CandidatePlace::LogOfBlock(4), 0xc, None)
+        ]
+    );
+    // No chain of EIP-7708: nothing shows it, or something speaks against it.
+    assert_eq!(passed_on(vec![]), None);
+    assert_eq!(passed_on(vec![inner.clone()]), None);
+    for first in [
+        coin_log(1, 0, 0xa, 0xc, 5),
+        coin_log(1, 0, 0xc, 0xb, 5),
+        coin_log(1, 0, 0xa, 0xb, 6),
+    ] {
+        assert_eq!(passed_on(vec![first, coin_log(1, 1, 0xa, 0xb, 5)]), None);
+    }
+    // The receipt has to have it.
+    let logs = vec![own(), coin_log(1, 1, 0xb, 0xc, 3)];
+    let candidate = passed_on(logs.clone()).unwrap()[0];
+    let confirmed = read(&receipt(1, "0x1", logs.clone())).unwrap();
+    let transfer = confirmed.confirm(&candidate).unwrap().unwrap();
+    assert_eq!(
+        (transfer.index, transfer.asset),
+        (TransferIndex::Log(1), None)
+    );
+    for wrong in [
+        receipt(1, "0x0", logs.clone()),
+        receipt(1, "0x1", vec![own(), coin_log(1, 1, 0xb, 0xc, 4)]),
+        receipt(
+            1,
+            "0x1",
+            vec![
+                own(),
+                changed(log(1, 0xb, 0xc, 3), "transactionHash", json!(word(1))),
+            ],
+        ),
+    ] {
+        assert!(
+            read(&wrong).unwrap().confirm(&candidate).is_err(),
+            "{wrong}"
+        );
+    }
+}
+
 #[test]
 fn logs__should_be_refused_when_they_are_not_what_was_asked_for() {
     for (bad, reason) in [
