@@ -308,6 +308,7 @@ impl PrometheusText {
                 ("funding", counts.funding),
                 ("moving", counts.moving),
                 ("paused", counts.paused),
+                ("held", counts.held),
             ] {
                 let labels = [("chain", &*chain.to_string()), ("state", state)];
                 self.sample(name, &labels, count);

@@ -246,6 +246,12 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "sweep rules",
         &["sweep rules --token shop --chain 1 --enabled true"],
     ),
+    (
+        "sweep retry",
+        &[
+            "sweep retry --token shop --chain 1 --address 0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+        ],
+    ),
     ("sweep show", &["sweep show --token shop"]),
     ("sweep status", &["sweep status --token shop"]),
     (

@@ -1,7 +1,8 @@
 //! `covault sweep`: where the deposits and events of sweep tokens go.
 
 use covault_actors::operations::{
-    AddSweepAsset, ConfigureSweep, GetSweepStatus, RemoveSweepAsset, SetSweepRules, ShowSweep,
+    AddSweepAsset, ConfigureSweep, GetSweepStatus, RemoveSweepAsset, RetrySweeps, SetSweepRules,
+    ShowSweep,
 };
 use covault_core::schema::admin::{self, SweepNetwork, Token};
 
@@ -92,6 +93,30 @@ pub enum Command {
         /// The sweep token: its id, or its name.
         #[arg(long, value_name = "TOKEN")]
         token: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        orchestrator: ConnectionArgs,
+    },
+    /// Try again what is held: of which transactions have cost fees and moved nothing three times.
+    ///
+    /// Find out first why, or the fees are paid three more times.
+    Retry {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The chain: the id of an EVM chain, or TRON.
+        #[arg(long, value_name = "CHAIN")]
+        chain: String,
+        /// The deposit wallet. Without it: all.
+        #[arg(
+            long,
+            value_name = "ADDRESS",
+            default_value = "",
+            hide_default_value = true
+        )]
+        address: String,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -287,6 +312,26 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             }
             print_line(status_text(&status));
             Ok(())
+        }
+        Command::Retry {
+            token,
+            chain,
+            address,
+            json,
+            orchestrator,
+        } => {
+            let client = orchestrator.client()?;
+            let (network, chain_id) = network_and_chain(chain);
+            let request = admin::RetrySweepsRequest {
+                token,
+                network,
+                chain_id,
+                address,
+            };
+            let done = client.call::<RetrySweeps>(&request).await?;
+            answer(json, &done, |done| {
+                format!("{} held: tried again", done.retried)
+            })
         }
         Command::Show {
             token,

@@ -16,6 +16,7 @@ pub mod restart;
 mod routes;
 pub mod start;
 pub mod sweep_counts;
+pub mod sweep_retry;
 pub mod sweep_rules;
 pub mod sweep_status;
 mod sweep_step;

@@ -13,6 +13,8 @@ pub struct SweepCounts {
     pub moving: u64,
     /// Something must change first.
     pub paused: u64,
+    /// Coins and tokens of wallets whose transactions have failed too often: a person has to look.
+    pub held: u64,
     /// Wallets that could not be looked at: a node or the store did not answer, or their rules cannot be read. Their sweeps are counted as well.
     pub failed: u64,
     /// Since when the one waits that has waited for the longest, for something to change or for a request of its, in

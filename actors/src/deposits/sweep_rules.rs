@@ -243,6 +243,7 @@ pub async fn message_of(
     rules: &SweepRules,
 ) -> Result<admin::SweepRules, Fault> {
     let SweepRules {
+        retries: _,
         enabled,
         gas_wallet,
         gas_accounts: _,

@@ -6,7 +6,7 @@ use covault_core::{
     amount::U256,
     deposit::{
         SweepRules,
-        sweep::{SweepJob, SweepState},
+        sweep::{AssetFailures, SweepJob, SweepState},
         transfer::{Account, FollowedChain},
     },
     fault::Fault,
@@ -84,8 +84,14 @@ async fn sweeps(
             let job = services
                 .load::<SweepJob>(&sweep_rows::sweep(chain, account))
                 .await?;
-            let job = job.map(|(job, _)| job).filter(|job| !job.is_over());
-            if let Some(job) = job {
+            let Some((job, _)) = job else { continue };
+            let held = job
+                .held()
+                .map(|of| held(chain, account, &owner.reference, of));
+            found.extend(held);
+            // What is held is shown as that.
+            let is_held = job.may_be_replaced() && job.is_held(job.asset);
+            if !job.is_over() && !is_held {
                 found.push(message(chain, account, owner.reference, job));
             }
         }
@@ -93,6 +99,27 @@ async fn sweeps(
     }
     found.truncate(MOST);
     Ok(found)
+}
+
+/// A coin or token of which nothing is sent until a person says so.
+fn held(
+    chain: FollowedChain,
+    account: Account,
+    reference: &str,
+    failures: &AssetFailures,
+) -> admin::Sweep {
+    let AssetFailures { count, reason, .. } = failures;
+    admin::Sweep {
+        address: account.text(chain.network()),
+        r#ref: reference.to_owned(),
+        contract: contract(chain, failures.asset),
+        state: "held".to_owned(),
+        reason: format!(
+            "{count} transactions have cost fees and moved nothing; find out why, then run covault sweep retry. The last: {reason}"
+        ),
+        request_uuid: String::new(),
+        paused_since_ms: failures.at_ms,
+    }
 }
 
 fn message(

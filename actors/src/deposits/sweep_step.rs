@@ -110,9 +110,11 @@ impl SweptWallet {
             let stored = stored.map(|(job, version)| StoredJob { job, version });
             let open = stored.as_ref().filter(|stored| !stored.job.is_over());
             *seen = open.map(|stored| stored.job.clone());
-            let goes_on = match &stored {
-                Some(stored) if !stored.job.is_over() => self.go_on(stored).await,
-                over => self.begin(over.as_ref(), None).await,
+            let retried = stored.as_ref().and_then(|stored| self.retried(&stored.job));
+            let goes_on = match (&stored, retried) {
+                (Some(stored), Some(next)) => self.write(stored, next).await,
+                (Some(stored), None) if !stored.job.is_over() => self.go_on(stored).await,
+                (over, _) => self.begin(over.as_ref(), None).await,
             };
             match goes_on {
                 Ok(true) => {}
@@ -140,6 +142,25 @@ impl SweptWallet {
         let of_rules = self.due.iter().filter(|_| self.rules.enabled);
         let assets = of_rules.map(|due| due.asset);
         assets.filter(|asset| self.minimum(*asset).is_some())
+    }
+
+    /// Whether all that may be swept of it is held until a person says so, which nobody has.
+    pub fn is_held(&self, job: &SweepJob) -> bool {
+        job.is_at_rest()
+            && self.retried(job).is_none()
+            && self.due.iter().all(|due| job.is_held(due.asset))
+    }
+
+    /// Its sweep once people have had what is held tried again; `None`: they have not.
+    fn retried(&self, job: &SweepJob) -> Option<SweepJob> {
+        let now_ms = self.services.now_ms();
+        job.retried(self.account, &self.rules.retries, now_ms)
+    }
+
+    /// What of it is held until a person says so.
+    pub fn held(&self, job: &SweepJob) -> usize {
+        let held = self.due.iter().filter(|due| job.is_held(due.asset));
+        held.count()
     }
 
     /// Whether there is more to do now.
@@ -174,6 +195,7 @@ impl SweptWallet {
             }
             SweepState::Due | SweepState::Funded => {
                 let goes_on = match job.top_up {
+                    _ if job.is_held(job.asset) => false,
                     None => self.is_worth(job.asset).await?,
                     // The gas wallet has paid for it, whatever the minimum is by now.
                     Some(_) => self.minimum(job.asset).is_some(),
@@ -222,7 +244,8 @@ impl SweptWallet {
         );
         for due in rest.iter().chain(before) {
             let is_its_turn = |last: &StoredJob| last.job.may_follow(due.asset, every_ms, now_ms);
-            if !last.is_none_or(is_its_turn) {
+            let is_held = |last: &StoredJob| last.job.is_held(due.asset);
+            if !last.is_none_or(is_its_turn) || last.is_some_and(is_held) {
                 continue;
             }
             // A token that waits for a moment is to find what it was topped up with.
@@ -352,7 +375,7 @@ impl SweptWallet {
                 self.tell(&next);
                 return self.write(stored, next).await;
             }
-            MovePlan::TopUpLost(reason) => return outcome::top_up_lost(self, stored, reason).await,
+            MovePlan::TopUpLost(why) => return outcome::top_up_lost(self, stored, why).await,
             MovePlan::TopUp { payload, amount } => {
                 let gas_wallet = self.rules.gas_wallet.unwrap_or(self.wallet);
                 let event = SweepEvent::TopUpRequested {
@@ -457,8 +480,18 @@ impl SweptWallet {
         self.write(stored, next).await
     }
 
-    /// Tells the first pause in the log.
+    /// Tells the first pause in the log, and that of what is held from now on.
     pub(super) fn tell(&self, job: &SweepJob) {
+        if let SweepState::Paused { reason, .. } = &job.state
+            && job.is_held(job.asset)
+        {
+            let (chain, address) = (self.chain, self.address());
+            tracing::error!(
+                %chain, address, %reason,
+                "transactions of a sweep have failed too often and nothing more is sent; look why, then run covault sweep retry"
+            );
+            return;
+        }
         if let SweepState::Paused { reason, .. } = &job.state
             && job.pauses == 1
         {

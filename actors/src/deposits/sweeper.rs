@@ -84,6 +84,16 @@ enum FoundRules {
     Unreadable,
 }
 
+/// What there is to look at.
+struct DueWallets {
+    /// With their sweeps that are not over.
+    wallets: Vec<(SweptWallet, Option<SweepJob>)>,
+    /// How many there are of which the rules cannot be read.
+    unread: usize,
+    /// Coins and tokens of which nothing is sent until a person says so.
+    held: u64,
+}
+
 /// A wallet after a look at it.
 struct CheckedWallet {
     wallet: SweptWallet,
@@ -147,7 +157,8 @@ impl ChainSweeper {
         let cursor = services.load::<CursorRow>(&cursor).await?;
         let cursor_version = cursor.as_ref().map_or(0, |(_, version)| *version);
         let has_new_blocks = cursor_version != self.cursor_version;
-        let (wallets, unread) = self.wallets().await?;
+        let found = self.wallets().await?;
+        let (wallets, unread, held) = (found.wallets, found.unread, found.held);
         let now_ms = services.now_ms();
         if let Some((cursor, _)) = cursor {
             let is_due = |job: &SweepJob| may_go_on(job, has_new_blocks, now_ms);
@@ -165,7 +176,11 @@ impl ChainSweeper {
         let failed = failed.count().saturating_add(unread);
         let failed = u64::try_from(failed).unwrap_or(u64::MAX);
         let counts = SweepCounts::of(looked.iter().filter_map(CheckedWallet::waiting));
-        let counts = SweepCounts { failed, ..counts };
+        let counts = SweepCounts {
+            failed,
+            held,
+            ..counts
+        };
         services.counters.sweeps.lock().insert(self.chain, counts);
         self.warn(&looked);
         let outcomes = looked.into_iter().map(|looked| looked.outcome);
@@ -175,9 +190,8 @@ impl ChainSweeper {
         Ok(())
     }
 
-    /// The wallets whose vault is here and whose deposits have rules, with their sweeps that are not over; and how many there
-    /// are of which the rules cannot be read.
-    async fn wallets(&self) -> Result<(Vec<(SweptWallet, Option<SweepJob>)>, usize), Fault> {
+    /// The wallets whose vault is here and whose deposits have rules, but for those that wait for a person.
+    async fn wallets(&self) -> Result<DueWallets, Fault> {
         let (services, chain) = (&self.vaults.services, self.chain);
         let mut configured: HashMap<TokenId, FoundRules> = HashMap::new();
         let mut unread = 0_usize;
@@ -237,15 +251,28 @@ impl ChainSweeper {
         for some in wallets.chunks(PAGE) {
             for job in services.load_all::<SweepJob>(&keys(some)).await? {
                 // One that cannot be read is told where it is looked at.
-                jobs.push(job.ok().flatten().filter(|job| !job.is_over()));
+                jobs.push(job.ok().flatten());
             }
         }
-        for (wallet, job) in wallets.iter().zip(&jobs) {
-            if let (Some(gas_wallet), Some(job)) = (wallet.rules.gas_wallet, job) {
+        let (mut found, mut held) = (Vec::new(), 0_usize);
+        for (wallet, job) in wallets.into_iter().zip(jobs) {
+            if let Some(job) = &job {
+                held = held.saturating_add(wallet.held(job));
+                if wallet.is_held(job) {
+                    continue;
+                }
+            }
+            let job = job.filter(|job| !job.is_over());
+            if let (Some(gas_wallet), Some(job)) = (wallet.rules.gas_wallet, &job) {
                 gas_wallets.promised(gas_wallet, job);
             }
+            found.push((wallet, job));
         }
-        Ok((wallets.into_iter().zip(jobs).collect(), unread))
+        Ok(DueWallets {
+            wallets: found,
+            unread,
+            held: u64::try_from(held).unwrap_or(u64::MAX),
+        })
     }
 
     /// Asks the nodes at once for what all of these have, where each would ask for itself. Whatever is not answered each asks

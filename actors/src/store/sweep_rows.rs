@@ -110,8 +110,8 @@ pub fn asset_of_total(key: &Key) -> Option<Option<Account>> {
 mod tests {
     use covault_core::{
         deposit::{
-            SweepRules,
-            sweep::{PauseReason, SweepJob, SweepState, TopUp},
+            SweepRetries, SweepRules,
+            sweep::{AssetFailures, PauseReason, SweepJob, SweepState, TopUp},
         },
         ids::{RequestId, VaultId, WalletId},
     };
@@ -132,6 +132,10 @@ mod tests {
                 max_top_up: Some(6),
                 max_wait_s: 5,
                 every_s: 7,
+                retries: SweepRetries {
+                    all_ms: 8,
+                    some_ms: [(Account([9; 20]), 10)].into(),
+                },
             },
         );
         let owner = AddressOwner {
@@ -188,6 +192,12 @@ mod tests {
                 pauses: 7,
                 round_since_ms: 11,
                 swept: vec![None, Some(Account([2; 20]))],
+                failures: vec![AssetFailures {
+                    asset: Some(Account([2; 20])),
+                    count: 3,
+                    reason: "no".into(),
+                    at_ms: 12,
+                }],
                 state,
             };
             check(&format!("sweep-v1-{name}"), &job);

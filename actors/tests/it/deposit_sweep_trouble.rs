@@ -42,11 +42,15 @@ use crate::{
 
 /// Sweeps the token no longer.
 async fn remove_token(shop: &Shop) {
+    remove(shop, USDT).await;
+}
+
+async fn remove(shop: &Shop, contract: &str) {
     let remove = RemoveSweepAssetRequest {
         token: shop.token.clone(),
         network: "EVM".into(),
         chain_id: CHAIN.to_string(),
-        contract: USDT.into(),
+        contract: contract.into(),
     };
     call::<RemoveSweepAsset>(&shop.gateway, &admin(), remove)
         .await
@@ -106,6 +110,51 @@ async fn sweep__should_let_others_go_first_when_a_topped_up_token_cannot_move() 
     assert_eq!(tokens_of(&anvil, &stuck).await, U256::from(300));
     assert_eq!(sent(&anvil, &emptied).await, 1, "that of the hand");
     assert_eq!(sent(&anvil, &gas_wallet).await, 2);
+}
+
+#[tokio::test]
+async fn token_that_moves_nothing__should_cost_three_fees_and_hold_up_no_other() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (shop, _) = open(&anvil, &receiver).await;
+    remove(&shop, "").await;
+    // Whoever calls `transfer` is told that it went well.
+    let idle = ERC20.replace("63a9059cbb1461005e57", "63a9059cbb1461008a57");
+    let idle = idle + "5b600160005260206000f3";
+    let address = shop.address.clone();
+    fund(&anvil, &address).await;
+    pay_token(&anvil, USDT, &address, 300).await;
+    anvil.call("anvil_setCode", json!([USDT, idle])).await;
+    until(&shop, &anvil, "it is held", async |shop| {
+        shop.world.pass(PAUSE_MS);
+        let sweep = sweep_of(shop, &address).await;
+        sweep.is_some_and(|sweep| sweep.state == "held")
+    })
+    .await;
+    for _ in 0..5 {
+        shop.world.pass(PAUSE_MS);
+        anvil.mine(1).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(sent(&anvil, &address).await, 3);
+    assert_eq!(counts(&shop).await.held, 1);
+    // What else comes is swept.
+    let coin = AddSweepAssetRequest {
+        token: shop.token.clone(),
+        network: "EVM".into(),
+        chain_id: CHAIN.to_string(),
+        contract: String::new(),
+        minimum: "1".into(),
+    };
+    call::<AddSweepAsset>(&shop.gateway, &admin(), coin)
+        .await
+        .unwrap();
+    pay(&anvil, &address, COIN).await;
+    until(&shop, &anvil, "the coin is swept", async |_| {
+        coin_of(&anvil, &address).await.is_zero()
+    })
+    .await;
+    assert_eq!(sweep_of(&shop, &address).await.unwrap().state, "held");
+    assert_eq!(tokens_of(&anvil, TARGET).await, U256::ZERO);
 }
 
 #[tokio::test]

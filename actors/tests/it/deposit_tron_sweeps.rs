@@ -9,16 +9,18 @@ use covault_actors::{
     chain_rpc::{ChainClients, ChainEndpoints, ChainKey, FollowPolicy},
     gateway::{Caller, Gateway, VaultScope},
     operations::{
-        AddSweepAsset, ConfigureSweep, CreateDepositWallet, GetSweepStatus, SetSweepRules,
+        AddSweepAsset, ConfigureSweep, CreateDepositWallet, GetSweepStatus, RemoveSweepAsset,
+        RetrySweeps, SetSweepRules,
     },
     store::KeySpace,
 };
 use covault_core::{
+    deposit::transfer::FollowedChain,
     networks::Network,
     schema::{
         admin::{
             AddSweepAssetRequest, ConfigureSweepRequest, GetSweepStatusRequest,
-            SetSweepRulesRequest, Sweep, SweepStatus,
+            RemoveSweepAssetRequest, RetrySweepsRequest, SetSweepRulesRequest, Sweep, SweepStatus,
         },
         wire,
     },
@@ -30,24 +32,24 @@ use crate::{
     deposit_chain::{Receiver, world},
     deposit_sweep_trouble::SweepCut,
     deposit_sweeps::PAUSE_MS,
-    deposit_tron::USDT,
-    deposit_tron_bank::{ACTIVATION, Bank, ENERGY_PRICE},
     tokens::{make, new_token},
+    tron_bank::{ACTIVATION, Bank, ENERGY_PRICE},
+    tron_chain::{USDT, account},
     world::*,
 };
 
-const TREASURY: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
-const TRX: u64 = 1_000_000;
+pub const TREASURY: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
+pub const TRX: u64 = 1_000_000;
 
 /// A shop on TRON that takes TRX and USDT.
-struct TronShop {
-    world: World,
-    gateway: Gateway,
+pub struct TronShop {
+    pub world: World,
+    pub gateway: Gateway,
     bank: Arc<Mutex<Bank>>,
     url: String,
-    receiver: Receiver,
+    pub receiver: Receiver,
     caller: Caller,
-    gas_wallet: String,
+    pub gas_wallet: String,
 }
 
 fn chains(world: &World, url: &str) -> ChainClients {
@@ -69,7 +71,7 @@ fn chains(world: &World, url: &str) -> ChainClients {
 
 impl TronShop {
     /// Nothing is swept yet, and the gas wallet has nothing.
-    async fn open() -> Self {
+    pub async fn open() -> Self {
         let world = world();
         let (bank, url) = Bank::start(world.clock_ms()).await;
         bank.lock().unwrap().endow(TREASURY, 0);
@@ -124,7 +126,7 @@ impl TronShop {
         shop
     }
 
-    async fn enable(&self, enabled: bool) {
+    pub async fn enable(&self, enabled: bool) {
         self.rules(SetSweepRulesRequest {
             enabled: Some(enabled),
             gas_wallet: Some(self.gas_wallet.clone()),
@@ -135,7 +137,7 @@ impl TronShop {
         .await;
     }
 
-    async fn rules(&self, change: SetSweepRulesRequest) {
+    pub async fn rules(&self, change: SetSweepRulesRequest) {
         let request = SetSweepRulesRequest {
             token: self.caller.token.to_string(),
             network: "TRON".into(),
@@ -146,7 +148,7 @@ impl TronShop {
             .unwrap();
     }
 
-    async fn deposit_wallet(&self, reference: &str) -> String {
+    pub async fn deposit_wallet(&self, reference: &str) -> String {
         let request = wire::CreateDepositWalletRequest {
             network: "TRON".into(),
             r#ref: reference.into(),
@@ -156,42 +158,42 @@ impl TronShop {
         made.unwrap().address
     }
 
-    fn bank(&self) -> MutexGuard<'_, Bank> {
+    pub fn bank(&self) -> MutexGuard<'_, Bank> {
         self.bank.lock().unwrap()
     }
 
-    fn trx(&self, of: &str) -> u64 {
+    pub fn trx(&self, of: &str) -> u64 {
         self.bank().trx(of)
     }
 
-    fn usdt(&self, of: &str) -> u64 {
+    pub fn usdt(&self, of: &str) -> u64 {
         self.bank().usdt(of)
     }
 
-    fn mine(&self) {
+    pub fn mine(&self) {
         let now_ms = self.world.clock_ms();
         self.bank().mine(now_ms);
     }
 
-    async fn status(&self) -> SweepStatus {
+    pub async fn status(&self) -> SweepStatus {
         let token = self.caller.token.to_string();
         let request = GetSweepStatusRequest { token };
         let status = call::<GetSweepStatus>(&self.gateway, &admin(), request).await;
         status.unwrap().chains.remove(0)
     }
 
-    async fn sweep_of(&self, address: &str) -> Option<Sweep> {
+    pub async fn sweep_of(&self, address: &str) -> Option<Sweep> {
         let sweeps = self.status().await.sweeps;
         sweeps.into_iter().find(|sweep| sweep.address == address)
     }
 
-    async fn waits_for(&self, address: &str, reason: &str) -> bool {
+    pub async fn waits_for(&self, address: &str, reason: &str) -> bool {
         let sweep = self.sweep_of(address).await;
         sweep.is_some_and(|sweep| sweep.reason.contains(reason))
     }
 
     /// Waits for something while blocks are made.
-    async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
+    pub async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
         for _ in 0..2_400 {
             self.mine();
             if is_so(self).await {
@@ -203,7 +205,7 @@ impl TronShop {
     }
 
     /// Some looks of the sweeper pass.
-    async fn settle(&self) {
+    pub async fn settle(&self) {
         for _ in 0..20 {
             self.mine();
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -211,16 +213,16 @@ impl TronShop {
     }
 
     /// What an address has sent: TRX and USDT.
-    fn sent(&self, from: &str) -> (usize, usize) {
+    pub fn sent(&self, from: &str) -> (usize, usize) {
         let bank = self.bank();
-        let from = crate::deposit_tron::account(from);
+        let from = account(from);
         let all = bank.taken.iter().filter(|sent| sent.from == from);
         let usdt = all.clone().filter(|sent| sent.is_usdt).count();
         (all.count() - usdt, usdt)
     }
 
     /// Events of TRX that arrived at an address.
-    fn told_of_trx(&self, address: &str) -> usize {
+    pub fn told_of_trx(&self, address: &str) -> usize {
         let is_it = |event: &&Value| {
             event["address"] == address
                 && event["token_address"].is_null()
@@ -492,4 +494,66 @@ async fn wallet__should_be_swept_of_its_coin_and_of_each_token_once_in_a_round()
     })
     .await;
     assert_eq!(shop.trx(&address), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sweep_that_runs_out_of_energy__should_be_sent_three_times_and_again_when_a_person_says_so()
+{
+    let shop = TronShop::open().await;
+    let coin = RemoveSweepAssetRequest {
+        token: shop.caller.token.to_string(),
+        network: "TRON".into(),
+        ..Default::default()
+    };
+    call::<RemoveSweepAsset>(&shop.gateway, &admin(), coin)
+        .await
+        .unwrap();
+    shop.enable(true).await;
+    let tokens = shop.deposit_wallet("order-1").await;
+    // Enough for hundreds of transfers: each that fails burns some of it.
+    shop.bank().endow(&tokens, 5_000 * TRX);
+    shop.bank().energy_part = 3;
+    shop.bank().pay(&tokens, 300, true);
+    shop.until("it is held", async |shop| {
+        let state = shop.sweep_of(&tokens).await.map(|sweep| sweep.state);
+        // A transaction lives for a minute.
+        if state.as_deref() == Some("paused") {
+            shop.world.pass(PAUSE_MS);
+        }
+        state.as_deref() == Some("held")
+    })
+    .await;
+    let burnt = shop.bank().burnt;
+    for _ in 0..10 {
+        shop.world.pass(PAUSE_MS);
+        shop.settle().await;
+    }
+    assert_eq!((shop.sent(&tokens), shop.bank().burnt), ((0, 3), burnt));
+    assert!(shop.waits_for(&tokens, "covault sweep retry").await);
+    assert!(shop.waits_for(&tokens, "failed on the chain").await);
+    let held = shop.gateway.sweeps()[&FollowedChain::Tron].held;
+    assert_eq!(held, 1);
+    // Of another deposit wallet nothing is held.
+    let other = shop.deposit_wallet("order-2").await;
+    let retry = async |address: &str| {
+        let request = RetrySweepsRequest {
+            token: shop.caller.token.to_string(),
+            network: "TRON".into(),
+            address: address.to_owned(),
+            ..Default::default()
+        };
+        call::<RetrySweeps>(&shop.gateway, &admin(), request).await
+    };
+    let problem = retry(&other).await.unwrap_err();
+    assert!(
+        problem.message().contains("no deposit wallet"),
+        "{problem:?}"
+    );
+    shop.bank().energy_part = 1;
+    assert_eq!(retry("").await.unwrap().retried, 1);
+    shop.until("it is swept", async |shop| {
+        shop.usdt(TREASURY) == 300 && shop.status().await.sweeps.is_empty()
+    })
+    .await;
+    assert_eq!(shop.sent(&tokens), (0, 4));
 }

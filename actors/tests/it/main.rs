@@ -38,7 +38,6 @@ mod deposit_sweep_trouble;
 mod deposit_sweeps;
 mod deposit_traces;
 mod deposit_tron;
-mod deposit_tron_bank;
 mod deposit_tron_sweeps;
 mod deposit_webhooks;
 mod deposits;
@@ -54,6 +53,7 @@ mod faulty_store;
 mod found_again;
 mod giving_up;
 mod held_store;
+#[path = "../../../tests/support/http_double.rs"]
 mod http_double;
 mod idempotency;
 mod keeping_byzantine_node;
@@ -109,6 +109,10 @@ mod timed_double;
 mod tokens;
 mod ton_node;
 mod tracker;
+#[path = "../../../tests/support/tron_bank.rs"]
+mod tron_bank;
+#[path = "../../../tests/support/tron_chain.rs"]
+mod tron_chain;
 mod tron_node;
 mod trouble;
 mod unseen;

@@ -225,6 +225,25 @@ pub struct SweepRules {
     pub max_wait_s: u64,
     /// How much later than the last sweep of a wallet the next one begins at the earliest, in seconds; 0: at once.
     pub every_s: u64,
+    /// When people had what is held tried again.
+    pub retries: SweepRetries,
+}
+
+/// When people had what is held tried again: of all wallets, and of some. The process that has the vault follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepRetries {
+    /// Of all, in milliseconds since the Unix epoch.
+    pub all_ms: u64,
+    /// Of some, since then.
+    pub some_ms: BTreeMap<Account, u64>,
+}
+
+impl SweepRetries {
+    /// Whether what has been held since then is to be tried again.
+    pub fn include(&self, account: Account, since_ms: u64) -> bool {
+        let some_ms = self.some_ms.get(&account).copied().unwrap_or_default();
+        since_ms <= self.all_ms.max(some_ms)
+    }
 }
 
 impl Default for SweepRules {
@@ -238,6 +257,7 @@ impl Default for SweepRules {
             max_top_up: None,
             max_wait_s: 24 * 60 * 60,
             every_s: 0,
+            retries: SweepRetries::default(),
         }
     }
 }

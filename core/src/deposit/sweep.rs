@@ -7,6 +7,7 @@
 //! Funding | Moving -> Paused -> Due | Funded         (what was sent can never do what it was to do)
 //! Due | Funded -> Gone                               (something else has sent it away)
 //! ```
+//! What costs a fee and moves nothing is tried a few times ([`MOST_FAILURES`]); then a person has to look.
 //! One sweep moves one coin or token once: the next request of a step is legal only when the last one is known to have
 //! moved nothing. A wallet is topped up once until a token of it was swept, whichever that is: one that
 //! cannot move leaves its place, and the coin that was sent for its fee, to the next. `Swept` and `Gone` are the end; what
@@ -18,7 +19,10 @@ use alloy_primitives::{U256, U512};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::transfer::{Account, FollowedChain};
+use super::{
+    SweepRetries,
+    transfer::{Account, FollowedChain},
+};
 use crate::{
     backoff::Backoff,
     fault::Fault,
@@ -32,6 +36,11 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_sec
 /// How often a token that was topped up is paused before the wallet's coin may go first, and what is left of the top-up
 /// with it: a quarter of an hour.
 const PAUSES_BEFORE_COIN: u32 = 4;
+/// How many transactions of a wallet may fail on the chain for one coin or token, each of which costs a fee: after so many
+/// nothing of it is sent until a person says so.
+pub const MOST_FAILURES: u32 = 3;
+/// How much of a reason is kept, in characters.
+const REASON_CHARS: usize = 200;
 
 /// One sweep of a deposit wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +68,30 @@ pub struct SweepJob {
     pub round_since_ms: u64,
     /// What was swept of the wallet in this round.
     pub swept: Vec<Option<Account>>,
+    /// What has cost fees and moved nothing, by coin or token, since each was last swept.
+    pub failures: Vec<AssetFailures>,
     /// Where it stands.
     pub state: SweepState,
+}
+
+/// Transactions for a coin or token that have cost a fee and moved nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssetFailures {
+    /// The token; `None`: the coin.
+    pub asset: Option<Account>,
+    /// How many.
+    pub count: u32,
+    /// Why the last one has failed, in words for people.
+    pub reason: String,
+    /// When that was found, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+impl AssetFailures {
+    /// Whether nothing more of it is sent until a person says so.
+    pub fn is_held(&self) -> bool {
+        self.count >= MOST_FAILURES
+    }
 }
 
 /// Coin that the gas wallet has sent, or sends, to a deposit wallet.
@@ -187,11 +218,15 @@ pub enum SweepEvent {
     RequestLost {
         /// Why, in words for people.
         reason: String,
+        /// Whether a block has taken it, and the fee.
+        is_paid: bool,
     },
     /// The top-up had arrived, and a reorganisation has taken it for good; why it never comes again.
     TopUpLost {
         /// Why, in words for people.
         reason: String,
+        /// Whether a block has taken it, and the fee.
+        is_paid: bool,
     },
     /// A final block has nothing left of what was to be moved.
     NothingLeft,
@@ -219,6 +254,7 @@ impl SweepJob {
             pauses: 0,
             round_since_ms: now_ms,
             swept: Vec::new(),
+            failures: Vec::new(),
             state: SweepState::Due,
         }
     }
@@ -238,6 +274,7 @@ impl SweepJob {
         let next = Self {
             top_up,
             lost_top_up,
+            failures: last.failures.clone(),
             state: waiting(top_up),
             ..Self::new(last.number.saturating_add(1), asset, now_ms)
         };
@@ -292,6 +329,7 @@ impl SweepJob {
             lost_top_up: self.lost_top_up,
             round_since_ms: self.round_since_ms,
             swept: self.swept.clone(),
+            failures: self.failures.clone(),
             state: waiting(self.top_up),
             ..next
         }
@@ -311,6 +349,61 @@ impl SweepJob {
         RequestId::derived(DerivedFrom::Sweep, hash)
     }
 
+    /// The coins and tokens of which nothing is sent until a person says so.
+    pub fn held(&self) -> impl Iterator<Item = &AssetFailures> {
+        self.failures.iter().filter(|of| of.is_held())
+    }
+
+    /// Whether nothing of a coin or token is sent until a person says so.
+    pub fn is_held(&self, asset: Option<Account>) -> bool {
+        self.held().any(|of| of.asset == asset)
+    }
+
+    /// The same once people have said that what is held of it is to be tried again; `None`: they have not.
+    pub fn retried(&self, account: Account, retries: &SweepRetries, now_ms: u64) -> Option<Self> {
+        let held = self.held().filter(|of| retries.include(account, of.at_ms));
+        held.map(|of| of.asset).fold(None, |next, asset| {
+            next.as_ref().unwrap_or(self).released(asset, now_ms)
+        })
+    }
+
+    /// The same after a person has said that a held coin or token is to be tried again, and at once; `None`: it is not held.
+    /// What it was topped up with is spent by then: it may be topped up once more.
+    fn released(&self, asset: Option<Account>, now_ms: u64) -> Option<Self> {
+        self.is_held(asset).then(|| {
+            let mut next = self.clone();
+            next.failures.retain(|of| of.asset != asset);
+            if self.is_at_rest() && self.top_up.is_some_and(|top_up| top_up.asset == asset) {
+                next.top_up = None;
+            }
+            if next.state == SweepState::Funded {
+                next.state = waiting(next.top_up);
+            }
+            if let SweepState::Paused { retry_at_ms, .. } = &mut next.state
+                && self.asset == asset
+            {
+                *retry_at_ms = now_ms;
+                next.pauses = 0;
+                next.blocked_since_ms = None;
+            }
+            next
+        })
+    }
+
+    /// Counts a transaction that has cost a fee and moved nothing.
+    fn count_failure(&mut self, reason: &str, now_ms: u64) {
+        let reason: String = reason.chars().take(REASON_CHARS).collect();
+        let before = self.failures.iter().find(|of| of.asset == self.asset);
+        let count = before.map_or(0, |of| of.count).saturating_add(1);
+        self.failures.retain(|of| of.asset != self.asset);
+        self.failures.push(AssetFailures {
+            asset: self.asset,
+            count,
+            reason,
+            at_ms: now_ms,
+        });
+    }
+
     /// Whether another coin or token of the wallet may be swept instead: nothing is on its way.
     pub fn may_be_replaced(&self) -> bool {
         match self.state {
@@ -320,6 +413,11 @@ impl SweepJob {
             | SweepState::Swept { .. }
             | SweepState::Gone => false,
         }
+    }
+
+    /// Whether nothing of it is on its way.
+    pub fn is_at_rest(&self) -> bool {
+        self.may_be_replaced() || self.is_over()
     }
 
     /// Whether it is over.
@@ -349,7 +447,9 @@ impl SweepJob {
         let mut next = self.clone();
         next.since_ms = now_ms;
         match (&self.state, event) {
-            (State::Due, Event::TopUpRequested { request, amount }) if self.top_up.is_none() => {
+            (State::Due, Event::TopUpRequested { request, amount })
+                if self.top_up.is_none() && !self.is_held(self.asset) =>
+            {
                 next.top_up = Some(TopUp {
                     request,
                     amount,
@@ -360,13 +460,16 @@ impl SweepJob {
                 next.state = State::Funding { request };
             }
             (State::Funding { .. }, Event::TopUpArrived) => next.state = State::Funded,
-            (State::Due | State::Funded, Event::MoveRequested { request, amount }) => {
+            (State::Due | State::Funded, Event::MoveRequested { request, amount })
+                if !self.is_held(self.asset) =>
+            {
                 next.requests = self.requests.saturating_add(1);
                 next.state = State::Moving { request, amount };
             }
             (State::Moving { amount, .. }, Event::MoveFinal) => {
                 next.state = State::Swept { amount: *amount };
                 next.swept.push(self.asset);
+                next.failures.retain(|of| of.asset != self.asset);
                 next.blocked_since_ms = None;
                 next.pauses = 0;
             }
@@ -375,14 +478,14 @@ impl SweepJob {
                 next.blocked_since_ms = None;
                 next.pauses = 0;
             }
-            (State::Funding { .. }, Event::RequestLost { reason })
-            | (State::Funded, Event::TopUpLost { reason }) => {
+            (State::Funding { .. }, Event::RequestLost { reason, is_paid })
+            | (State::Funded, Event::TopUpLost { reason, is_paid }) => {
                 next.top_up = None;
                 next.lost_top_up = self.top_up.map(|top_up| top_up.amount);
-                next.pause(PauseReason::RequestFailed(reason), now_ms);
+                next.lose(reason, is_paid, now_ms);
             }
-            (State::Moving { .. }, Event::RequestLost { reason }) => {
-                next.pause(PauseReason::RequestFailed(reason), now_ms);
+            (State::Moving { .. }, Event::RequestLost { reason, is_paid }) => {
+                next.lose(reason, is_paid, now_ms);
             }
             (State::Due | State::Funded, Event::Blocked { reason }) => {
                 next.pause(reason, now_ms);
@@ -395,6 +498,13 @@ impl SweepJob {
             }
         }
         Ok(next)
+    }
+
+    fn lose(&mut self, reason: String, is_paid: bool, now_ms: u64) {
+        if is_paid {
+            self.count_failure(&reason, now_ms);
+        }
+        self.pause(PauseReason::RequestFailed(reason), now_ms);
     }
 
     fn pause(&mut self, reason: PauseReason, now_ms: u64) {

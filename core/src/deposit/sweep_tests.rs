@@ -30,9 +30,11 @@ fn all_events(job: &SweepJob) -> [SweepEvent; 9] {
         SweepEvent::MoveFinal,
         SweepEvent::RequestLost {
             reason: "refused".into(),
+            is_paid: false,
         },
         SweepEvent::TopUpLost {
             reason: "replaced".into(),
+            is_paid: false,
         },
         SweepEvent::NothingLeft,
         SweepEvent::Blocked {
@@ -341,4 +343,94 @@ fn round__should_have_each_coin_or_token_once() {
         (instead.round_since_ms, &instead.swept),
         (5_000, &first.swept)
     );
+}
+
+/// A transaction that a block has taken, and that has moved nothing.
+fn failed(job: &SweepJob) -> SweepJob {
+    let reason = "its transaction has failed on the chain".into();
+    let lost = SweepEvent::RequestLost {
+        reason,
+        is_paid: true,
+    };
+    job.step(lost, 3_000).unwrap()
+}
+
+#[test]
+fn what_fails_on_the_chain__should_be_sent_three_times_and_then_wait_for_a_person() {
+    let mut job = after(job(), &[TOP_UP, ARRIVED], 2_000);
+    for tries in 1..=MOST_FAILURES {
+        assert!(!job.is_held(job.asset), "after {tries} tries");
+        job = after(failed(&after(job, &[MOVE], 2_500)), &[RETRY], 3_500);
+    }
+    assert!(job.is_held(job.asset));
+    assert!(!takes(&job, MOVE));
+    // The coin goes, and the token is held as before.
+    let coin = job.instead(None, 4_000);
+    assert!(!coin.is_held(None));
+    let swept = after(coin, &[MOVE, FINAL], 5_000);
+    let again = SweepJob::following(Some(&swept), job.asset, 0, 6_000);
+    assert!(again.is_held(job.asset));
+    assert!(!takes(&again, MOVE) && !takes(&again, TOP_UP));
+    // Nor does a node help that names no balance.
+    let gone = after(again.clone(), &[NOTHING_LEFT], 7_000);
+    let again = SweepJob::following(Some(&gone), job.asset, 0, 8_000);
+    assert!(again.is_held(job.asset));
+    let all = |all_ms| SweepRetries {
+        all_ms,
+        ..Default::default()
+    };
+    assert_eq!(again.retried(WALLET, &all(2_999), 9_000), None);
+    let released = again.retried(WALLET, &all(3_000), 9_000).unwrap();
+    assert!(takes(&released, TOP_UP) && takes(&released, MOVE));
+    assert_eq!(released.retried(WALLET, &all(9_000), 9_000), None);
+    let some = |account: u8| SweepRetries {
+        all_ms: 0,
+        some_ms: [(Account([account; 20]), 3_000)].into(),
+    };
+    assert_eq!(again.retried(WALLET, &some(8), 9_000), None);
+    assert!(again.retried(WALLET, &some(7), 9_000).is_some());
+}
+
+#[test]
+fn release__should_end_the_pause_of_what_was_held_and_of_nothing_else() {
+    let mut job = after(job(), &[TOP_UP, ARRIVED], 2_000);
+    for _ in 1..MOST_FAILURES {
+        job = after(failed(&after(job, &[MOVE], 2_500)), &[RETRY], 3_500);
+    }
+    let held = failed(&after(job, &[MOVE], 3_900));
+    let released = held.released(held.asset, 4_000).unwrap();
+    let SweepState::Paused { retry_at_ms, .. } = released.state else {
+        panic!("{released:?}");
+    };
+    assert_eq!((retry_at_ms, released.pauses), (4_000, 0));
+    assert_eq!(held.released(None, 4_000), None);
+    let coin = after(held.instead(None, 4_000), &[BLOCKED], 4_000);
+    let released = coin.released(held.asset, 5_000).unwrap();
+    assert_eq!((released.state, released.pauses), (coin.state, coin.pauses));
+}
+
+#[test]
+fn failures__should_be_counted_by_token_and_forgotten_once_it_was_swept() {
+    let job = after(job(), &[TOP_UP, ARRIVED, MOVE], 2_000);
+    let job = after(failed(&job), &[RETRY], 3_000);
+    // What no block has taken costs nothing.
+    let job = after(job, &[MOVE, LOST, RETRY], 3_500);
+    assert_eq!(job.failures.len(), 1);
+    assert_eq!(job.failures[0].count, 1);
+    let other = job.instead(Some(Account([8; 20])), 4_000);
+    let other = failed(&after(other, &[MOVE], 4_000));
+    assert_eq!(other.failures.len(), 2);
+    let job = after(other.instead(job.asset, 5_000), &[MOVE, FINAL], 5_000);
+    assert_eq!(job.failures.len(), 1);
+    assert_eq!(job.failures[0].asset, Some(Account([8; 20])));
+}
+
+#[test]
+fn top_up_that_fails_on_the_chain__should_be_sent_three_times_at_most() {
+    let mut job = job();
+    for _ in 0..MOST_FAILURES {
+        job = after(failed(&after(job, &[TOP_UP], 2_000)), &[RETRY], 3_000);
+    }
+    assert!(!takes(&job, TOP_UP));
+    assert!(!takes(&job, MOVE));
 }

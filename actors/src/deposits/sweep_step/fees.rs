@@ -12,7 +12,10 @@ use covault_core::{
     wallet::Wallet,
 };
 
-use super::{SweptWallet, outcome};
+use super::{
+    SweptWallet,
+    outcome::{self, LostRequest},
+};
 use crate::{
     chain_rpc::{ChainClient, ChainError, ChainRefusal},
     requests::tx_builder,
@@ -26,8 +29,8 @@ pub enum MovePlan {
     Pause(PauseReason),
     /// Nothing, as something has happened to the sweep.
     Change(SweepEvent),
-    /// Nothing: the top-up is gone for good; why.
-    TopUpLost(String),
+    /// Nothing: the top-up is gone for good.
+    TopUpLost(LostRequest),
     /// Coin from the gas wallet.
     TopUp { payload: Payload, amount: [u8; 32] },
     /// What there is, to the target.
@@ -219,7 +222,7 @@ impl SweepSpending<'_> {
         let lost = outcome::why_lost(self.swept, top_up.request).await;
         let lost = lost.map_err(|fault| ChainError::Unknown(fault.message().to_owned()))?;
         Ok(Some(match lost {
-            Some(reason) => MovePlan::TopUpLost(reason),
+            Some(why) => MovePlan::TopUpLost(why),
             None => MovePlan::Pause(PauseReason::GasTooLow),
         }))
     }

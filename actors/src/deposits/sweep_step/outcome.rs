@@ -37,10 +37,18 @@ const TRIES: usize = 8;
 enum SweepRequestFate {
     /// It may still move something, or has: then the follower sees it soon.
     Open,
-    /// None of them can ever move anything; why.
-    Lost(String),
+    /// None of them can ever move anything.
+    Lost(LostRequest),
     /// A final block that was followed has one of them, and it succeeded there.
     Mined,
+}
+
+/// Why a request and those that replaced it can never move anything.
+pub struct LostRequest {
+    /// In words for people.
+    pub reason: String,
+    /// Whether a block has taken one of them, and its fee.
+    pub is_paid: bool,
 }
 
 /// Looks at the request that a sweep waits for. Whether there is more to do now.
@@ -72,7 +80,9 @@ pub(super) async fn look(
     }
     let event = match fate(swept, &requests, finalized).await? {
         SweepRequestFate::Open => return Ok(false),
-        SweepRequestFate::Lost(reason) => SweepEvent::RequestLost { reason },
+        SweepRequestFate::Lost(LostRequest { reason, is_paid }) => {
+            SweepEvent::RequestLost { reason, is_paid }
+        }
         // It is plain coin.
         SweepRequestFate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
             return arrived(swept, stored, &[]).await;
@@ -80,6 +90,7 @@ pub(super) async fn look(
         // Such as of a token that is no longer told. What is there now says how it continues.
         SweepRequestFate::Mined => SweepEvent::RequestLost {
             reason: "its transaction was mined, and no transfer of it is known".to_owned(),
+            is_paid: true,
         },
     };
     let next = stored.job.step(event, services.now_ms())?;
@@ -88,13 +99,16 @@ pub(super) async fn look(
 }
 
 /// Why a request and those that replaced it can never move anything; `None` while one can, or has.
-pub(super) async fn why_lost(swept: &SweptWallet, id: RequestId) -> Result<Option<String>, Fault> {
+pub(super) async fn why_lost(
+    swept: &SweptWallet,
+    id: RequestId,
+) -> Result<Option<LostRequest>, Fault> {
     let Some(requests) = family(swept, id).await? else {
         return Ok(None);
     };
     let finalized = finalized(swept).await?;
     Ok(match fate(swept, &requests, finalized).await? {
-        SweepRequestFate::Lost(reason) => Some(reason),
+        SweepRequestFate::Lost(why) => Some(why),
         SweepRequestFate::Open | SweepRequestFate::Mined => None,
     })
 }
@@ -195,9 +209,9 @@ async fn arrived(
 pub(super) async fn top_up_lost(
     swept: &SweptWallet,
     stored: &StoredJob,
-    reason: String,
+    LostRequest { reason, is_paid }: LostRequest,
 ) -> Result<bool, Fault> {
-    let event = SweepEvent::TopUpLost { reason };
+    let event = SweepEvent::TopUpLost { reason, is_paid };
     let next = stored.job.step(event, swept.services.now_ms())?;
     let top_up = stored.job.top_up;
     let top_up = top_up.ok_or_else(|| Fault::bug("a top-up that nobody asked for"))?;
@@ -332,7 +346,7 @@ async fn fate(
     requests: &[SigningRequest],
     finalized: Option<u64>,
 ) -> Result<SweepRequestFate, Fault> {
-    let mut why = None;
+    let (mut why, mut is_paid) = (None, false);
     for request in requests {
         if let RequestState::Failed { reason, .. } = &request.state {
             why = why.or_else(|| Some(reason.clone()));
@@ -346,6 +360,7 @@ async fn fate(
         let known = swept.services.load::<TransactionRow>(&key).await?;
         let settled = match known.map(|(row, _)| row.state) {
             Some(TransactionState::Final(inclusion)) if !inclusion.success => {
+                is_paid = true;
                 "its transaction has failed on the chain"
             }
             Some(TransactionState::Final(inclusion))
@@ -359,5 +374,6 @@ async fn fate(
         };
         why = Some(settled.to_owned());
     }
-    Ok(why.map_or(SweepRequestFate::Open, SweepRequestFate::Lost))
+    let lost = why.map(|reason| SweepRequestFate::Lost(LostRequest { reason, is_paid }));
+    Ok(lost.unwrap_or(SweepRequestFate::Open))
 }
