@@ -22,7 +22,7 @@ pub struct ChainBlock {
 /// Balances as of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockBalances {
-    /// Its number.
+    /// Its number. Of balances of now, the newest one before they were asked for.
     pub block: u64,
     /// In the order of the questions, in the smallest unit, big-endian; `None` where a token gives none.
     pub balances: Vec<Option<[u8; 32]>>,
@@ -118,6 +118,18 @@ pub trait BlockSource: Send + Sync {
         _of: &[(Account, Option<Account>)],
     ) -> Result<BlockBalances, ChainError> {
         let reason = "nodes of this network do not report balances at an earlier block";
+        Err(ChainError::refused(reason, ExecuteCode::Unspecified))
+    }
+
+    /// What accounts have now, after a block that is near the one that is named.
+    ///
+    /// # Errors
+    /// As [`BlockSource::block`].
+    async fn balances_now(
+        &self,
+        _of: &[(Account, Option<Account>)],
+    ) -> Result<BlockBalances, ChainError> {
+        let reason = "nodes of this network are asked for balances after a block";
         Err(ChainError::refused(reason, ExecuteCode::Unspecified))
     }
 }

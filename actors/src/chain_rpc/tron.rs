@@ -4,6 +4,7 @@
 //! That a request succeeded means that a node took its transaction: how a contract's call ends is
 //! seen when it is mined. Calls are tried before they are signed.
 
+mod balances;
 mod blocks;
 mod fees;
 mod http;
@@ -325,11 +326,7 @@ impl ChainClient for TronNode {
             let asset = |found: &Value| asset(found, token);
             return Ok(self.http.query_quorum(account, asset).await?.to_string());
         }
-        let question = balance_of(address, token)
-            .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
-        let holding = question.about("a balance").reading(holding);
-        self.http
-            .quorum(holding, Option::<[u8; 32]>::eq)
+        self.token_balance(address, token)
             .await?
             .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
             .ok_or_else(|| {

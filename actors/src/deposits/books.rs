@@ -14,7 +14,7 @@ use crate::{
     services::Services,
     store::{
         KeySpace, Scan,
-        deposit_rows::{self, TransferRow},
+        deposit_rows::{self, BalanceRow, ReconciliationRow, TransferRow},
     },
 };
 
@@ -79,8 +79,9 @@ pub async fn entries(
     Ok(entries)
 }
 
-/// What a wallet has by its transfers after a block: for chains whose nodes say nothing of the past. `None` where more had
-/// gone than had come after any block: something came unseen, and what came later is not to make up for it.
+/// What a wallet has by its transfers after a block: for chains whose nodes say nothing of the past. They are added to what
+/// it had when they were last compared with the chain. `None` where more had gone than had come after any block: something
+/// came unseen, and what came later is not to make up for it.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -90,13 +91,23 @@ pub async fn balance_after(
     of: (Account, Option<Account>, TokenId),
     block: u64,
 ) -> Result<Option<U256>, Fault> {
-    Ok(balance_of(entries(services, chain, of, 0).await?, block))
+    let (account, asset, _) = of;
+    let compared = deposit_rows::balance(chain, account, asset);
+    let compared = services.load::<BalanceRow>(&compared).await?;
+    let restarts = deposit_rows::reconciliation(chain);
+    let restarts = services.load::<ReconciliationRow>(&restarts).await?;
+    let restarts = restarts.map_or(0, |(row, _)| row.restarts);
+    let counts = |row: &BalanceRow| row.restarts == restarts && row.block <= block;
+    let base = compared.map(|(row, _)| row).filter(counts);
+    let (since, base) = base.map_or((0, [0; 32]), |row| (row.block, row.balance));
+    let entries = entries(services, chain, of, since.saturating_add(1)).await?;
+    Ok(balance_of(base, entries, block))
 }
 
-fn balance_of(mut entries: Vec<LedgerEntry>, to: u64) -> Option<U256> {
+fn balance_of(base: [u8; 32], mut entries: Vec<LedgerEntry>, to: u64) -> Option<U256> {
     entries.retain(|entry| entry.block <= to);
     entries.sort_by_key(|entry| entry.block);
-    let mut ledger = Ledger::default();
+    let mut ledger = Ledger::new(base);
     // Within a block their order is not known.
     for block in entries.chunk_by(|one, next| one.block == next.block) {
         for entry in block {
@@ -108,33 +119,5 @@ fn balance_of(mut entries: Vec<LedgerEntry>, to: u64) -> Option<U256> {
 }
 
 #[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn books__should_say_nothing_once_more_went_than_came() {
-        let entry = |block, is_send, amount: u64| LedgerEntry {
-            block,
-            is_send,
-            is_fee: false,
-            is_final: true,
-            amount: U256::from(amount).to_be_bytes(),
-        };
-        let unseen = || vec![entry(5, true, 100)];
-        assert_eq!(balance_of(unseen(), 4), Some(U256::ZERO));
-        assert_eq!(balance_of(unseen(), 5), None);
-        for later in [50, 100, 300] {
-            let mut entries = unseen();
-            entries.push(entry(9, false, later));
-            assert_eq!(balance_of(entries, 9), None, "{later}");
-        }
-        // Found by a later look, which names it after the others.
-        let mut entries = unseen();
-        entries.extend([entry(9, false, 100), entry(3, false, 100)]);
-        assert_eq!(balance_of(entries, 9), Some(U256::from(100)));
-        // It came and went in one block.
-        let entries = vec![entry(5, true, 100), entry(5, false, 100)];
-        assert_eq!(balance_of(entries, 5), Some(U256::ZERO));
-    }
-}
+#[path = "books_tests.rs"]
+mod tests;

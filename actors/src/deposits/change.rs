@@ -475,4 +475,4 @@ pub fn may_be_included(stored: Option<&TransferRow>) -> bool {
 
 #[cfg(test)]
 #[path = "change_tests.rs"]
-mod tests;
+pub mod tests;

@@ -19,10 +19,10 @@ use crate::{
     testing::orchestrator_parts,
 };
 
-const CHAIN: FollowedChain = FollowedChain::Evm(1);
+pub const CHAIN: FollowedChain = FollowedChain::Evm(1);
 
 /// What a follower has under its lease.
-async fn world() -> Services {
+pub async fn world() -> Services {
     let parts = OrchestratorParts {
         chains: ChainClients::default().with_follow(CHAIN, FollowPolicy::default()),
         ..orchestrator_parts(Arc::new(MemoryStore::new()), Arc::default())

@@ -2,6 +2,7 @@
 //! way that nobody can see, such as by a contract on nodes without traces, or was hidden: it is announced. A
 //! deficit is reported to people.
 
+mod of_now;
 mod wanted;
 
 pub use wanted::{begin, commit};
@@ -34,7 +35,9 @@ use crate::{
     services::skip_unreadable,
     store::{
         Batch, Key, KeySpace, Precondition, Scan,
-        deposit_rows::{self, BalanceRow, CursorRow, ReconciliationCounts, TransferRow},
+        deposit_rows::{
+            self, BalanceRow, CursorRow, ReconciliationCounts, ReconciliationRow, TransferRow,
+        },
         rows,
         sweep_rows::{self, SweepDueRow},
     },
@@ -119,12 +122,16 @@ impl FollowStep<'_> {
         if books.is_paused(now_ms) {
             return Ok(FollowProgress::AtHead);
         }
-        if !self.source.has_balances() {
-            return Ok(self.note_what_is_due(known).await?);
-        }
         let what = "failed to compare balances of deposit wallets";
         let again_ms = now_ms.saturating_add(PAUSE_MS);
-        books.settle(self.reconcile(known).await, self.chain, what, again_ms)
+        let outcome = match self.source.has_balances() {
+            true => self.reconcile(known).await,
+            false => match self.note_what_is_due(known).await? {
+                FollowProgress::AtHead => self.reconcile_now(known).await,
+                other => return Ok(other),
+            },
+        };
+        books.settle(outcome, self.chain, what, again_ms)
     }
 
     /// Compares the balances of the next addresses, when a round is due or in progress.
@@ -137,12 +144,8 @@ impl FollowStep<'_> {
             return Ok(FollowProgress::AtHead);
         };
         let now_ms = services.now_ms();
-        let last_ms = match row.done {
-            Some((at_ms, _)) => at_ms,
-            None => start::since_ms(services, self.chain).await?,
-        };
         if row.next.is_none() {
-            if !row.is_wanted && now_ms.saturating_sub(last_ms) < INTERVAL_MS {
+            if !row.is_wanted && !self.is_round_due(&row).await? {
                 return Ok(FollowProgress::AtHead);
             }
             row.is_wanted = false;
@@ -205,6 +208,7 @@ impl FollowStep<'_> {
                 restarts: row.restarts,
                 missing: finding.unclear,
                 is_more: finding.is_more,
+                doubt: None,
             };
             written.push((holding.key.clone(), rows::encode(&after)?));
         }
@@ -245,6 +249,15 @@ impl FollowStep<'_> {
             true => FollowProgress::AtHead,
             false => FollowProgress::Behind,
         })
+    }
+
+    /// Whether all balances are to be compared again.
+    async fn is_round_due(&self, row: &ReconciliationRow) -> Result<bool, Fault> {
+        let last_ms = match row.done {
+            Some((at_ms, _)) => at_ms,
+            None => start::since_ms(self.services, self.chain).await?,
+        };
+        Ok(self.services.now_ms().saturating_sub(last_ms) >= INTERVAL_MS)
     }
 
     /// Notes what is to be swept by the transfers alone, when what is swept was changed: where nodes say nothing of balances

@@ -16,7 +16,7 @@ use crate::{
     services::Services,
     store::{
         Batch, CommitError, Precondition,
-        deposit_rows::{self, CursorRow, ReconciliationRow, RestartRow},
+        deposit_rows::{self, CursorRow, ReconciliationRow, RestartRow, RoundOfNow},
         rows,
     },
 };
@@ -110,6 +110,7 @@ impl FollowStep<'_> {
                 next: None,
                 // A round that it ends was to find what is due.
                 is_wanted: stored.is_wanted || stored.next.is_some(),
+                of_now: RoundOfNow::default(),
                 ..stored.clone()
             };
             batch.put(books.clone(), expect_books, rows::encode(&row)?);

@@ -61,6 +61,21 @@ pub struct ReconciliationRow {
     pub done: Option<(u64, ReconciliationCounts)>,
     /// How often the chain was followed again: balances that were compared before count no more.
     pub restarts: u32,
+    /// The comparison with what accounts have now, of chains whose nodes say nothing of earlier blocks.
+    pub of_now: RoundOfNow,
+}
+
+/// A round over the balances of now, and what it leaves open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundOfNow {
+    /// An operator wants another round.
+    pub is_wanted: bool,
+    /// The key of the address from which it continues; `None` between two rounds.
+    pub next: Option<Vec<u8>>,
+    /// Whether only balances in doubt are looked at.
+    pub of_doubts: bool,
+    /// The final block from which on those in doubt can be judged.
+    pub judge_at: Option<u64>,
 }
 
 /// What a round over the balances of a chain has come to.
@@ -87,6 +102,17 @@ pub struct BalanceRow {
     pub missing: [u8; 32],
     /// Whether it is more.
     pub is_more: bool,
+    /// A balance of now that the transfers did not explain, until a second look.
+    pub doubt: Option<DoubtfulBalance>,
+}
+
+/// What nodes have said of a balance of now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoubtfulBalance {
+    /// The newest block before they were asked.
+    pub block: u64,
+    /// What they said, in the smallest unit, big-endian.
+    pub balance: [u8; 32],
 }
 
 /// Where a transfer stands.

@@ -78,6 +78,12 @@ fn rows_of_deposits__should_load_for_ever() {
         round: counts,
         done: Some((30, counts)),
         restarts: 31,
+        of_now: RoundOfNow {
+            is_wanted: true,
+            next: Some(vec![36]),
+            of_doubts: true,
+            judge_at: Some(37),
+        },
     };
     check("reconciliation-v1", &reconciliation);
     let balance = BalanceRow {
@@ -86,6 +92,10 @@ fn rows_of_deposits__should_load_for_ever() {
         restarts: 34,
         missing: [35; 32],
         is_more: true,
+        doubt: Some(DoubtfulBalance {
+            block: 38,
+            balance: [39; 32],
+        }),
     };
     check("balance-check-v1", &balance);
     check("chain-start-v1", &ChainStartRow { since_ms: 3 });

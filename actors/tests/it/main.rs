@@ -38,6 +38,7 @@ mod deposit_sweep_trouble;
 mod deposit_sweeps;
 mod deposit_traces;
 mod deposit_tron;
+mod deposit_tron_balances;
 mod deposit_tron_sweeps;
 mod deposit_webhooks;
 mod deposits;

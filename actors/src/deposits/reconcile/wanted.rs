@@ -29,12 +29,6 @@ pub async fn begin(
     caller: &Caller,
     chain: FollowedChain,
 ) -> Result<(), Fault> {
-    if chain.network() == DepositNetwork::Tron {
-        return Err(Fault::field(
-            "network",
-            "balances are not compared on TRON: its nodes do not report balances at an earlier block",
-        ));
-    }
     let cursor = deposit_rows::cursor(chain);
     if services.load::<CursorRow>(&cursor).await?.is_none() {
         return Err(Fault::field(
@@ -44,10 +38,11 @@ pub async fn begin(
     }
     let key = deposit_rows::reconciliation(chain);
     let (row, expect) = stored(services, &key).await?;
-    let row = ReconciliationRow {
-        is_wanted: true,
-        ..row
-    };
+    let mut row = row;
+    match chain.network() {
+        DepositNetwork::Evm => row.is_wanted = true,
+        DepositNetwork::Tron => row.of_now.is_wanted = true,
+    }
     let mut batch = Batch::new();
     batch.put(key.clone(), expect, rows::encode(&row)?);
     let subject = format!("chain:{chain}");
