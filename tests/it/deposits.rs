@@ -55,7 +55,7 @@ async fn take(State(webhooks): State<Webhooks>, headers: HeaderMap, body: Bytes)
 }
 
 /// The events that came, once each, in their order.
-fn events(webhooks: &Webhooks) -> Vec<Value> {
+pub fn events(webhooks: &Webhooks) -> Vec<Value> {
     let mut events: Vec<Value> = Vec::new();
     for webhook in webhooks.lock().unwrap().iter() {
         let event: Value = serde_json::from_str(webhook["body"].as_str().unwrap()).unwrap();

@@ -35,6 +35,9 @@ mod few_files;
 mod freeze;
 mod grpc;
 mod hostile_console;
+#[allow(dead_code, reason = "doubles of chains' nodes use the rest")]
+#[path = "../support/http_double.rs"]
+mod http_double;
 mod life;
 mod life_crash;
 mod load;
@@ -65,4 +68,11 @@ mod traces;
 // Releases pass for no other version.
 #[cfg(debug_assertions)]
 mod upgrade;
+#[allow(dead_code, reason = "doubles of chains' nodes use the rest")]
+#[path = "../support/tron_bank.rs"]
+mod tron_bank;
+#[allow(dead_code, reason = "doubles of chains' nodes use the rest")]
+#[path = "../support/tron_chain.rs"]
+mod tron_chain;
+mod tron_sweeps;
 mod vault_requests;
