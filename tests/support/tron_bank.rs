@@ -127,6 +127,14 @@ fn read(transaction: &str) -> Sent {
     }
 }
 
+/// What accounts have after a block.
+#[derive(Clone)]
+struct HeldNow {
+    number: usize,
+    trx: BTreeMap<[u8; 20], u64>,
+    usdt: BTreeMap<[u8; 20], u64>,
+}
+
 #[derive(Default)]
 pub struct Bank {
     chain: TronChain,
@@ -150,6 +158,8 @@ pub struct Bank {
     pub energy_part: u64,
     /// It calls contracts alone, as nodes of before.
     pub knows_no_programs: bool,
+    /// Where balances are asked for, one answers that got no block since this one.
+    stuck: Option<HeldNow>,
     number: u8,
 }
 
@@ -300,6 +310,19 @@ impl Bank {
         *self.usdt.get_mut(&account(from)).unwrap() -= amount;
     }
 
+    fn held_now(&self) -> HeldNow {
+        HeldNow {
+            number: self.chain.blocks.len() - 1,
+            trx: self.trx.clone(),
+            usdt: self.usdt.clone(),
+        }
+    }
+
+    /// From now on balances are those of now, or again of their time.
+    pub fn stick(&mut self, is_stuck: bool) {
+        self.stuck = is_stuck.then(|| self.held_now());
+    }
+
     /// Coin that is there from the beginning.
     pub fn endow(&mut self, of: &str, sun: u64) {
         self.trx.insert(account(of), sun);
@@ -333,13 +356,14 @@ impl Bank {
             return json!({"result": {"code": "OTHER_ERROR",
                 "message": hex::encode("class java.security.InvalidParameterException : contract_address isn't set.")}});
         }
-        let (pairs, _) = data[0x70..].as_chunks::<40>();
-        let mut output = format!("{:064x}", 0);
+        let (pairs, _) = data[0x74..].as_chunks::<40>();
+        let held = self.stuck.clone().unwrap_or_else(|| self.held_now());
+        let mut output = format!("{:064x}", held.number);
         for pair in pairs {
             let who: [u8; 20] = pair[..20].try_into().unwrap();
             let kept = match pair[20..] == [0; 20] {
-                true => &self.trx,
-                false => &self.usdt,
+                true => &held.trx,
+                false => &held.usdt,
             };
             output += &format!("{:064x}", kept.get(&who).copied().unwrap_or_default());
         }

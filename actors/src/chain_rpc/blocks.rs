@@ -22,10 +22,19 @@ pub struct ChainBlock {
 /// Balances as of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockBalances {
-    /// Its number. Of balances of now, the newest one before they were asked for.
+    /// Its number.
     pub block: u64,
     /// In the order of the questions, in the smallest unit, big-endian; `None` where a token gives none.
     pub balances: Vec<Option<[u8; 32]>>,
+}
+
+/// What an account has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceNow {
+    /// The newest block of the node that has said so, as the same answer names it.
+    pub block: u64,
+    /// In the smallest unit, big-endian.
+    pub balance: [u8; 32],
 }
 
 /// How far the newest blocks of nodes that are well may be apart. Where they are further, all nodes are asked.
@@ -121,14 +130,14 @@ pub trait BlockSource: Send + Sync {
         Err(ChainError::refused(reason, ExecuteCode::Unspecified))
     }
 
-    /// What accounts have now, after a block that is near the one that is named.
+    /// What accounts have now, in the order of the questions; `None` where a token gives none, or nodes do not say it soon.
     ///
     /// # Errors
-    /// As [`BlockSource::block`].
+    /// As [`BlockSource::block`], when the nodes say nothing of any.
     async fn balances_now(
         &self,
         _of: &[(Account, Option<Account>)],
-    ) -> Result<BlockBalances, ChainError> {
+    ) -> Result<Vec<Option<BalanceNow>>, ChainError> {
         let reason = "nodes of this network are asked for balances after a block";
         Err(ChainError::refused(reason, ExecuteCode::Unspecified))
     }

@@ -39,7 +39,7 @@ use futures::future::join_all;
 
 pub use covault_core::request::{Inclusion, TransactionPart};
 
-pub use blocks::{APART, BlockBalances, BlockSource, ChainBlock};
+pub use blocks::{APART, BalanceNow, BlockBalances, BlockSource, ChainBlock};
 pub use client::{CallError, ChainCall, Client, Protocol, Refusal, everywhere};
 pub use endpoints::{
     ChainEndpoints, ChainKey, ChainsConfig, FollowPolicy, NodeAuth, NodeEndpoint, SpeedUpPolicy,

@@ -326,7 +326,11 @@ impl ChainClient for TronNode {
             let asset = |found: &Value| asset(found, token);
             return Ok(self.http.query_quorum(account, asset).await?.to_string());
         }
-        self.token_balance(address, token)
+        let question = balance_of(address, token)
+            .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
+        let holding = question.about("a balance").reading(holding);
+        self.http
+            .quorum(holding, Option::<[u8; 32]>::eq)
             .await?
             .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
             .ok_or_else(|| {

@@ -62,6 +62,8 @@ struct HeldAsset {
     key: Key,
     /// What was found the last time, where it still counts.
     before: Option<BalanceRow>,
+    /// What was missing the last time, also where its base counts no more.
+    missing: [u8; 32],
 }
 
 impl HeldAsset {
@@ -372,6 +374,7 @@ impl FollowStep<'_> {
                     asset,
                     key,
                     before: None,
+                    missing: [0; 32],
                 });
             }
         }
@@ -379,6 +382,8 @@ impl FollowStep<'_> {
         let found = self.services.load_all::<BalanceRow>(&keys).await?;
         for (holding, row) in holdings.iter_mut().zip(found) {
             let row = skip_unreadable(row, "a balance that was compared")?.flatten();
+            let missing = row.filter(|row| !row.is_more).map(|row| row.missing);
+            holding.missing = missing.unwrap_or_default();
             holding.before = row.filter(|row| row.restarts == restarts);
         }
         Ok(holdings)

@@ -110,7 +110,11 @@ impl FollowStep<'_> {
                 next: None,
                 // A round that it ends was to find what is due.
                 is_wanted: stored.is_wanted || stored.next.is_some(),
-                of_now: RoundOfNow::default(),
+                // What is known of balances counts no more, and sweeps go by it.
+                of_now: RoundOfNow {
+                    is_wanted: true,
+                    ..RoundOfNow::default()
+                },
                 ..stored.clone()
             };
             batch.put(books.clone(), expect_books, rows::encode(&row)?);

@@ -1,6 +1,8 @@
 //! The rows of deposits, and their keys: how far chains were followed, what became of transfers, and what webhooks are
 //! to be told.
 
+use std::collections::BTreeMap;
+
 use covault_core::{
     deposit::{
         DepositNetwork,
@@ -72,10 +74,9 @@ pub struct RoundOfNow {
     pub is_wanted: bool,
     /// The key of the address from which it continues; `None` between two rounds.
     pub next: Option<Vec<u8>>,
-    /// Whether only balances in doubt are looked at.
-    pub of_doubts: bool,
-    /// The final block from which on those in doubt can be judged.
-    pub judge_at: Option<u64>,
+    /// Accounts with a balance in doubt, and the final block from which on each is looked at again. Of many, some: the others
+    /// are looked at with all.
+    pub doubts: BTreeMap<Account, u64>,
 }
 
 /// What a round over the balances of a chain has come to.
@@ -109,7 +110,7 @@ pub struct BalanceRow {
 /// What nodes have said of a balance of now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoubtfulBalance {
-    /// The newest block before they were asked.
+    /// The newest block of the node, as it has named it with the balance.
     pub block: u64,
     /// What they said, in the smallest unit, big-endian.
     pub balance: [u8; 32],

@@ -81,8 +81,7 @@ fn rows_of_deposits__should_load_for_ever() {
         of_now: RoundOfNow {
             is_wanted: true,
             next: Some(vec![36]),
-            of_doubts: true,
-            judge_at: Some(37),
+            doubts: [(Account([40; 20]), 37)].into(),
         },
     };
     check("reconciliation-v1", &reconciliation);

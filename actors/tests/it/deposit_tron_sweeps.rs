@@ -204,6 +204,14 @@ impl TronShop {
         panic!("not within two minutes: {what}; {:?}", self.status().await);
     }
 
+    /// Its process ends and begins again.
+    pub async fn restart(&mut self) {
+        self.gateway.stop().await;
+        let chains = chains(&self.world, &self.url);
+        let store = Arc::clone(&self.world.store);
+        self.gateway = self.world.start_with(store, chains).await;
+    }
+
     /// Some looks of the sweeper pass.
     pub async fn settle(&self) {
         for _ in 0..20 {
@@ -438,10 +446,7 @@ async fn what_is_due__should_be_found_though_the_process_ends_as_sweeping_is_swi
     };
     let ended = call::<SetSweepRules>(&shop.gateway, &admin(), request).await;
     ended.unwrap_err();
-    shop.gateway.stop().await;
-    let chains = chains(&shop.world, &shop.url);
-    let store = Arc::clone(&shop.world.store);
-    shop.gateway = shop.world.start_with(store, chains).await;
+    shop.restart().await;
     shop.until("TRX is swept", async |shop| shop.trx(TREASURY) == 5 * TRX)
         .await;
 }

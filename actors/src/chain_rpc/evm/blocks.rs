@@ -313,8 +313,9 @@ impl BlockSource for EvmNode {
         let mut found = Vec::with_capacity(of.len());
         for some in of.chunks(balances::MOST) {
             let params = json!([{"data": balances::call_data(some)}, format!("{block:#x}")]);
-            let call = RpcCall("eth_call", params)
-                .reading(|returned: &Value| taken(balances::read(returned, some.len())));
+            let call = RpcCall("eth_call", params).reading(|returned: &Value| {
+                taken(balances::read(returned, some.len()).map(|(_, said)| said))
+            });
             match self.rpc.quorum(call, Vec::eq).await {
                 Ok(balances) => found.extend(balances),
                 // Most nodes keep the state of the last blocks only.

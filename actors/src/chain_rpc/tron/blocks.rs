@@ -8,7 +8,6 @@ use covault_core::{
     deposit::transfer::{Account, BlockHeader, BlockRef, Candidate, CandidatePlace, Transfer},
     networks::tron::transfers::{BlockError, TronBlock, read_header},
 };
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{
@@ -16,16 +15,11 @@ use super::{
     http::{TronQuery, post, solid},
 };
 use crate::chain_rpc::{
-    BlockBalances, BlockSource, ChainBlock, ChainError,
+    BalanceNow, BlockSource, ChainBlock, ChainError,
     blocks::{APART, final_blocks, newest_of},
     client::ChainCall as _,
     exchange::ParsedResponse,
 };
-
-/// Balances of one call: a call that is tried may take some ten milliseconds at a node.
-const TOGETHER: usize = 50;
-/// Accounts that are asked about at the same time.
-const AT_ONCE: usize = 4;
 
 /// What a node said, or why it is not taken.
 fn taken<T>(read: Result<T, BlockError>) -> ParsedResponse<T> {
@@ -167,27 +161,10 @@ impl BlockSource for TronNode {
         candidates.iter().map(transfer).collect()
     }
 
-    /// Nodes that do not run a program that is on no chain are asked account by account.
     async fn balances_now(
         &self,
         of: &[(Account, Option<Account>)],
-    ) -> Result<BlockBalances, ChainError> {
-        let block = self.newest().await?;
-        let mut found = Vec::with_capacity(of.len());
-        for some in of.chunks(TOGETHER) {
-            let said = match self.balances_together(some).await {
-                Ok(said) => said,
-                Err(_) => {
-                    let each: Vec<_> = some.iter().map(|one| self.balance_now(*one)).collect();
-                    let each = stream::iter(each).buffered(AT_ONCE);
-                    each.try_collect().await?
-                }
-            };
-            found.extend(said);
-        }
-        Ok(BlockBalances {
-            block,
-            balances: found,
-        })
+    ) -> Result<Vec<Option<BalanceNow>>, ChainError> {
+        self.all_balances(of).await
     }
 }

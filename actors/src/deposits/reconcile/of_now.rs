@@ -1,34 +1,46 @@
 //! The comparison where nodes say what accounts have now, and nothing of earlier blocks (TRON).
 //!
-//! Nothing ties such a balance to a block: a node may be some blocks behind, or ahead of what was followed. So nothing comes
-//! of one look. A balance is judged only where the wallet has no transfer within [`MARGIN`] blocks of it, as far as all of
-//! these are final, and only if a second look finds the same difference.
+//! A node names its newest block with each balance, and the state may be that of the next one already. Blocks that were
+//! followed may still be replaced, and of a node that is behind nothing is taken. So nothing comes of one look. A balance is
+//! judged only where the wallet has no transfer within [`MARGIN`] blocks of it, as far as all of these are final, and only if
+//! a second look, at a later block, finds the same difference.
 
-use covault_core::deposit::{balance::Comparison, lifecycle::ChainView};
+use covault_core::{
+    deposit::{
+        balance::Comparison,
+        lifecycle::ChainView,
+        transfer::{Account, DepositAddress},
+    },
+    fault::Fault,
+};
 
 use super::{
     super::{
-        books::{LedgerEntry, ledger},
+        books::{LedgerEntry, entries, ledger},
         change::{ChainChange, OpenTransfers},
         follower::FollowStep,
         known::StoredProgress,
         progress::{FollowError, FollowProgress},
     },
-    HeldAsset, stored,
+    ADDRESSES, HeldAsset, stored,
 };
 use crate::{
-    chain_rpc::BlockBalances,
+    chain_rpc::BalanceNow,
+    services::skip_unreadable,
     store::{
         Batch, Precondition,
         deposit_rows::{
-            self, BalanceRow, CursorRow, DoubtfulBalance, ReconciliationCounts, RoundOfNow,
+            self, BalanceRow, CursorRow, DoubtfulBalance, ReconciliationCounts, ReconciliationRow,
         },
         rows,
     },
 };
 
-/// How many blocks from the one that is named the state may be that a node answers from.
+/// How many blocks a balance has to be away from the transfers of its wallet, and may be from the newest one that was
+/// followed.
 const MARGIN: u64 = 10;
+/// Accounts with a balance in doubt that are looked at again before all are.
+const MOST_DOUBTS: usize = 200;
 
 /// What comes of a look at a balance.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +51,7 @@ enum Judgement {
     Known,
     /// The transfers explain it.
     Explained,
-    /// They do not, and a second look has to say the same.
+    /// They do not, or do again, and a second look has to say the same.
     InDoubt,
     /// So much was there already at this block, which no transfer explains.
     More(DoubtfulBalance, [u8; 32]),
@@ -47,52 +59,159 @@ enum Judgement {
     Less([u8; 32]),
 }
 
-/// Whether no transfer is within the margin of a block.
-fn is_quiet(entries: &[LedgerEntry], at: u64) -> bool {
-    let near = |entry: &LedgerEntry| entry.block.abs_diff(at) <= MARGIN;
-    !entries.iter().any(near)
+/// What is known of a coin or token of a wallet.
+struct KnownBalance {
+    /// What it was after a block.
+    base: (u64, [u8; 32]),
+    /// What is missing, as far as was found.
+    missing: [u8; 32],
+    /// What one look has found.
+    doubt: Option<DoubtfulBalance>,
+    /// Its transfers up to that block, as far as a look may be near them.
+    earlier: Vec<LedgerEntry>,
+    /// And those since.
+    later: Vec<LedgerEntry>,
 }
 
-/// Judges a balance of now by the transfers since it was last explained, `base`; `at` is the block that the nodes name,
-/// `finalized` the newest final one.
-fn judge(
-    (base, before): ([u8; 32], Option<&BalanceRow>),
-    entries: &[LedgerEntry],
-    (at, balance): (u64, [u8; 32]),
-    finalized: u64,
-) -> Judgement {
-    let is_new = |entry: &LedgerEntry| entry.block.saturating_add(MARGIN) > at;
-    if entries.iter().any(is_new) {
-        return Judgement::Later;
+impl KnownBalance {
+    /// Its transfers from twice the margin before the block of `base` on: that far before the newest block a node may be, and
+    /// that far before it a transfer is too new.
+    fn new(holding: &HeldAsset, entries: Vec<LedgerEntry>) -> Self {
+        let base = holding.base();
+        let is_earlier = |entry: &LedgerEntry| entry.block <= base.0;
+        let (earlier, later) = entries.into_iter().partition(is_earlier);
+        Self {
+            base,
+            missing: holding.missing,
+            doubt: holding.before.and_then(|row| row.doubt),
+            earlier,
+            later,
+        }
     }
-    let now = ledger(base, entries, at).compare(balance);
-    let is_known = |row: &&BalanceRow| match now {
-        Comparison::Less(missing) => !row.is_more && row.missing == missing,
-        Comparison::Equal | Comparison::More(_) => false,
+
+    fn first_entry(holding: &HeldAsset) -> u64 {
+        let (block, _) = holding.base();
+        block.saturating_sub(MARGIN.saturating_mul(2))
+    }
+
+    fn has_entry(&self, is_it: impl Fn(u64) -> bool) -> bool {
+        let mut all = self.earlier.iter().chain(&self.later);
+        all.any(|entry| is_it(entry.block))
+    }
+
+    fn difference(&self, at: u64, balance: [u8; 32]) -> Comparison {
+        let (_, base) = self.base;
+        ledger(base, &self.later, at).compare(balance)
+    }
+
+    /// Judges a balance of now, where `head` was followed and `finalized` is the newest final block.
+    fn judge(&self, now: BalanceNow, head: u64, finalized: u64) -> Judgement {
+        let at = now.block;
+        let is_of_another_time = at.abs_diff(head) > MARGIN;
+        if is_of_another_time || self.has_entry(|block| block.saturating_add(MARGIN) > at) {
+            return Judgement::Later;
+        }
+        let difference = self.difference(at, now.balance);
+        match difference {
+            Comparison::Equal if self.missing == [0; 32] => return Judgement::Explained,
+            Comparison::Less(missing) if missing == self.missing => return Judgement::Known,
+            _ => {}
+        }
+        let Some(first) = self.doubt else {
+            return Judgement::InDoubt;
+        };
+        if first.block.saturating_add(MARGIN) > finalized.min(at) {
+            return Judgement::Later;
+        }
+        let was = self.difference(first.block, first.balance);
+        if was != difference || self.has_entry(|block| block.abs_diff(first.block) <= MARGIN) {
+            return Judgement::InDoubt;
+        }
+        match difference {
+            Comparison::More(amount) => Judgement::More(first, amount),
+            Comparison::Less(amount) => Judgement::Less(amount),
+            Comparison::Equal => Judgement::Explained,
+        }
+    }
+
+    /// What is known of it after that, but for how often the chain was followed again.
+    fn after(&self, judged: &Judgement, now: BalanceNow, finalized: u64) -> BalanceRow {
+        let (block, balance) = self.base;
+        let same = BalanceRow {
+            block,
+            balance,
+            restarts: 0,
+            missing: self.missing,
+            is_more: false,
+            doubt: self.doubt,
+        };
+        let explained = BalanceRow {
+            missing: [0; 32],
+            doubt: None,
+            ..same
+        };
+        let is_open = self.later.iter().any(|entry| entry.block > finalized);
+        match *judged {
+            Judgement::Later => same,
+            Judgement::Known => BalanceRow {
+                doubt: None,
+                ..same
+            },
+            // What is not final yet may come to another block.
+            Judgement::Explained if is_open => explained,
+            Judgement::Explained => BalanceRow {
+                block: finalized,
+                balance: now.balance,
+                ..explained
+            },
+            Judgement::InDoubt => BalanceRow {
+                doubt: Some(DoubtfulBalance {
+                    block: now.block,
+                    balance: now.balance,
+                }),
+                ..same
+            },
+            Judgement::More(first, _) => BalanceRow {
+                block: first.block,
+                balance: first.balance,
+                ..explained
+            },
+            Judgement::Less(missing) => BalanceRow {
+                missing,
+                ..explained
+            },
+        }
+    }
+}
+
+/// The final block from which on a balance in doubt is looked at again. One that could not be judged then is not asked
+/// about with each block.
+fn again_at(doubt: DoubtfulBalance, finalized: u64) -> u64 {
+    let ripe = doubt.block.saturating_add(MARGIN);
+    match ripe > finalized {
+        true => ripe,
+        false => finalized.saturating_add(MARGIN.saturating_mul(2)),
+    }
+}
+
+/// Counts a wallet of which something is missing: all of them in a round, and then what changes.
+fn count_missing(counts: &mut ReconciliationCounts, is_round: bool, was: bool, is: bool) {
+    counts.missing = match (was, is) {
+        (_, true) if is_round || !was => counts.missing.saturating_add(1),
+        (true, false) if !is_round => counts.missing.saturating_sub(1),
+        _ => counts.missing,
     };
-    if now == Comparison::Equal {
-        return Judgement::Explained;
-    }
-    if before.is_some_and(|row| is_known(&row)) {
-        return Judgement::Known;
-    }
-    let Some(first) = before.and_then(|row| row.doubt) else {
-        return Judgement::InDoubt;
-    };
-    if first.block.saturating_add(MARGIN) > finalized {
-        return Judgement::Later;
-    }
-    let was = ledger(base, entries, first.block).compare(first.balance);
-    match now {
-        _ if was != now || !is_quiet(entries, first.block) => Judgement::InDoubt,
-        Comparison::More(amount) => Judgement::More(first, amount),
-        Comparison::Less(amount) => Judgement::Less(amount),
-        Comparison::Equal => Judgement::Explained,
-    }
+}
+
+/// What is looked at together.
+struct Page {
+    holdings: Vec<HeldAsset>,
+    /// Whether it is a part of a round over all; else balances in doubt.
+    is_round: bool,
 }
 
 impl FollowStep<'_> {
-    /// Compares the balances of the next addresses, when a round is due or in progress.
+    /// Compares the balances of the next addresses, when a round is due or in progress, or of those in doubt.
     pub(super) async fn reconcile_now(
         &self,
         known: &mut StoredProgress,
@@ -106,108 +225,48 @@ impl FollowStep<'_> {
             return Ok(FollowProgress::AtHead);
         };
         let (head, finalized) = (ring.head().block.number, ring.finalized().block.number);
-        if row.of_now.next.is_none() {
-            let is_due = row.of_now.is_wanted || self.is_round_due(&row).await?;
-            let of_doubts = row.of_now.judge_at.is_some_and(|block| block <= finalized);
-            if !is_due && !of_doubts {
-                return Ok(FollowProgress::AtHead);
-            }
-            row.of_now = RoundOfNow {
-                of_doubts: !is_due,
-                ..RoundOfNow::default()
-            };
-            if is_due {
-                row.round = ReconciliationCounts::default();
-            }
-        }
-        let from = row.of_now.next.take();
-        let (mut holdings, next) = self.next_holdings(from, row.restarts).await?;
-        if row.of_now.of_doubts {
-            holdings.retain(|holding| holding.before.is_some_and(|row| row.doubt.is_some()));
-        }
-        let questions: Vec<_> = holdings.iter().map(HeldAsset::question).collect();
-        let found = match questions.is_empty() {
-            true => BlockBalances {
-                block: head,
-                balances: Vec::new(),
-            },
-            false => self.source.balances_now(&questions).await?,
+        let Some(page) = self.next_page(&mut row, finalized).await? else {
+            return Ok(FollowProgress::AtHead);
         };
-        if found.block > head.saturating_add(MARGIN) || found.balances.len() != questions.len() {
-            let reason = "the nodes report balances at a block that was not followed yet";
-            return Err(FollowError::Nodes(reason.into()));
-        }
+        let found = self.ask_now(&page.holdings, head).await?;
         let (mut change, mut told) = (ChainChange::default(), OpenTransfers::new());
         let mut written = Vec::new();
-        for (holding, balance) in holdings.iter().zip(&found.balances) {
+        for (holding, now) in page.holdings.iter().zip(found) {
+            let mut missing = holding.missing;
+            let mut doubt = holding.before.and_then(|row| row.doubt);
             // A token that gives none, as one that is no contract.
-            let Some(balance) = *balance else { continue };
-            let entries = self.entries(holding).await?;
-            let ((block, base), before) = (holding.base(), holding.before.as_ref());
-            let same = BalanceRow {
-                block,
-                balance: base,
-                restarts: row.restarts,
-                missing: before.map_or([0; 32], |row| row.missing),
-                is_more: false,
-                doubt: before.and_then(|row| row.doubt),
-            };
-            let explained = BalanceRow {
-                missing: [0; 32],
-                doubt: None,
-                ..same
-            };
-            let after = match judge((base, before), &entries, (found.block, balance), finalized) {
-                Judgement::Later => same,
-                Judgement::Known => {
-                    row.round.missing = row.round.missing.saturating_add(1);
-                    BalanceRow {
-                        doubt: None,
-                        ..same
+            if let Some(now) = now {
+                let first = KnownBalance::first_entry(holding);
+                let of = (holding.account, holding.asset, holding.owner.token);
+                let entries = entries(services, self.chain, of, first).await?;
+                let books = KnownBalance::new(holding, entries);
+                let judged = books.judge(now, head, finalized);
+                match judged {
+                    Judgement::More(first, amount) => {
+                        row.round.found = row.round.found.saturating_add(1);
+                        let of = (first.block, amount);
+                        self.include(holding, of, &known.open, (&mut change, &mut told))
+                            .await?;
                     }
+                    Judgement::Less(missing) => self.alert(holding, missing, now.block),
+                    _ => {}
                 }
-                // What is not final yet may come to another block.
-                Judgement::Explained if entries.iter().any(|entry| entry.block > finalized) => {
-                    explained
+                let after = BalanceRow {
+                    restarts: row.restarts,
+                    ..books.after(&judged, now, finalized)
+                };
+                if holding.before != Some(after) {
+                    written.push((holding.key.clone(), rows::encode(&after)?));
                 }
-                Judgement::Explained => BalanceRow {
-                    block: finalized,
-                    balance,
-                    ..explained
-                },
-                Judgement::InDoubt => BalanceRow {
-                    doubt: Some(DoubtfulBalance {
-                        block: found.block,
-                        balance,
-                    }),
-                    ..same
-                },
-                Judgement::More(first, amount) => {
-                    row.round.found = row.round.found.saturating_add(1);
-                    let of = (first.block, amount);
-                    self.include(holding, of, &known.open, (&mut change, &mut told))
-                        .await?;
-                    BalanceRow {
-                        block: first.block,
-                        balance: first.balance,
-                        ..explained
-                    }
-                }
-                Judgement::Less(missing) => {
-                    row.round.missing = row.round.missing.saturating_add(1);
-                    self.alert(holding, missing, found.block);
-                    BalanceRow {
-                        missing,
-                        ..explained
-                    }
-                }
-            };
-            if let Some(doubt) = after.doubt {
-                let judge_at = doubt.block.saturating_add(MARGIN);
-                row.of_now.judge_at = row.of_now.judge_at.max(Some(judge_at));
+                (missing, doubt) = (after.missing, after.doubt);
             }
-            if before != Some(&after) {
-                written.push((holding.key.clone(), rows::encode(&after)?));
+            let (was, is) = (holding.missing != [0; 32], missing != [0; 32]);
+            count_missing(&mut row.round, page.is_round, was, is);
+            let doubts = &mut row.of_now.doubts;
+            if let Some(doubt) = doubt
+                && (doubts.len() < MOST_DOUBTS || doubts.contains_key(&holding.account))
+            {
+                doubts.insert(holding.account, again_at(doubt, finalized));
             }
         }
         let view = ChainView {
@@ -216,11 +275,10 @@ impl FollowStep<'_> {
             confirmations: self.confirmations(),
         };
         change.settle(&mut told, &view, usize::MAX)?;
-        row.of_now.next = next;
         let is_over = row.of_now.next.is_none();
         if is_over {
-            row.done = match (row.of_now.of_doubts, row.done) {
-                (true, Some((at_ms, _))) => Some((at_ms, row.round)),
+            row.done = match (page.is_round, row.done) {
+                (false, Some((at_ms, _))) => Some((at_ms, row.round)),
                 _ => Some((services.now_ms(), row.round)),
             };
         }
@@ -248,94 +306,93 @@ impl FollowStep<'_> {
             false => FollowProgress::Behind,
         })
     }
+
+    /// What is to be looked at next, which `row` has no more then; `None`: nothing now.
+    async fn next_page(
+        &self,
+        row: &mut ReconciliationRow,
+        finalized: u64,
+    ) -> Result<Option<Page>, Fault> {
+        if row.of_now.next.is_none() {
+            if !row.of_now.is_wanted && !self.is_round_due(row).await? {
+                return self.next_doubts(row, finalized).await;
+            }
+            row.of_now.is_wanted = false;
+            row.of_now.doubts.clear();
+            row.round = ReconciliationCounts::default();
+        }
+        let from = row.of_now.next.take();
+        let (holdings, next) = self.next_holdings(from, row.restarts).await?;
+        row.of_now.next = next;
+        Ok(Some(Page {
+            holdings,
+            is_round: true,
+        }))
+    }
+
+    /// The balances in doubt that can be judged now.
+    async fn next_doubts(
+        &self,
+        row: &mut ReconciliationRow,
+        finalized: u64,
+    ) -> Result<Option<Page>, Fault> {
+        let doubts = &mut row.of_now.doubts;
+        let ripe = doubts.iter().filter(|(_, block)| **block <= finalized);
+        let ripe: Vec<Account> = ripe.map(|(account, _)| *account).take(ADDRESSES).collect();
+        if ripe.is_empty() {
+            return Ok(None);
+        }
+        doubts.retain(|account, _| !ripe.contains(account));
+        let network = self.chain.network();
+        let keys = ripe
+            .iter()
+            .map(|of| deposit_rows::deposit_address(network, *of));
+        let keys: Vec<_> = keys.collect();
+        let addresses = self.services.load_all::<DepositAddress>(&keys).await?;
+        let mut holdings = Vec::new();
+        for (account, address) in ripe.into_iter().zip(addresses) {
+            let address = skip_unreadable(address, "who is told of an address")?.flatten();
+            if let Some(address) = address {
+                holdings.extend(self.holdings(account, &address, row.restarts).await?);
+            }
+        }
+        holdings.retain(|holding| holding.before.is_some_and(|row| row.doubt.is_some()));
+        Ok(Some(Page {
+            holdings,
+            is_round: false,
+        }))
+    }
+
+    /// What the nodes say of these, at a block near the newest one that was followed.
+    async fn ask_now(
+        &self,
+        holdings: &[HeldAsset],
+        head: u64,
+    ) -> Result<Vec<Option<BalanceNow>>, FollowError> {
+        if holdings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let questions: Vec<_> = holdings.iter().map(HeldAsset::question).collect();
+        let found = self.source.balances_now(&questions).await?;
+        let mut blocks = found.iter().flatten().map(|now| now.block);
+        if let Some(first) = blocks.next()
+            && !blocks
+                .chain([first])
+                .any(|block| block.abs_diff(head) <= MARGIN)
+        {
+            return Err(FollowError::Nodes(format!(
+                "the nodes name balances of block {first}, and block {head} was followed: they are behind, or this service is"
+            )));
+        }
+        if found.len() != questions.len() {
+            let reason = "these are not the balances that were asked for";
+            return Err(FollowError::Nodes(reason.into()));
+        }
+        Ok(found)
+    }
 }
 
 #[cfg(test)]
 #[allow(non_snake_case)]
-mod tests {
-    use covault_core::amount::U256;
-
-    use super::*;
-
-    fn amount(amount: u64) -> [u8; 32] {
-        U256::from(amount).to_be_bytes()
-    }
-
-    fn entry(block: u64, of: u64) -> LedgerEntry {
-        LedgerEntry {
-            block,
-            is_send: false,
-            is_fee: false,
-            is_final: true,
-            amount: amount(of),
-        }
-    }
-
-    fn row(missing: u64, doubt: Option<(u64, u64)>) -> BalanceRow {
-        BalanceRow {
-            block: 0,
-            balance: amount(0),
-            restarts: 0,
-            missing: amount(missing),
-            is_more: false,
-            doubt: doubt.map(|(block, of)| DoubtfulBalance {
-                block,
-                balance: amount(of),
-            }),
-        }
-    }
-
-    /// Of a wallet that got 100 in block 50, looked at after block 100, of which 81 are final.
-    fn of(before: &BalanceRow, entries: &[LedgerEntry], balance: u64) -> Judgement {
-        let base = (amount(0), Some(before));
-        judge(base, entries, (100, amount(balance)), 81)
-    }
-
-    #[test]
-    fn difference__should_be_believed_when_two_looks_find_it_and_all_between_is_final() {
-        let entries = [entry(50, 100)];
-        assert_eq!(of(&row(0, None), &entries, 100), Judgement::Explained);
-        assert_eq!(of(&row(0, None), &entries, 105), Judgement::InDoubt);
-        let first = DoubtfulBalance {
-            block: 70,
-            balance: amount(105),
-        };
-        let doubt = row(0, Some((70, 105)));
-        assert_eq!(of(&doubt, &entries, 105), Judgement::More(first, amount(5)));
-        assert_eq!(
-            of(&row(0, Some((70, 93))), &entries, 93),
-            Judgement::Less(amount(7))
-        );
-        // It was another difference, or none is there now.
-        assert_eq!(of(&doubt, &entries, 106), Judgement::InDoubt);
-        assert_eq!(of(&doubt, &entries, 93), Judgement::InDoubt);
-        assert_eq!(of(&doubt, &entries, 100), Judgement::Explained);
-        // What came until then is not final.
-        assert_eq!(
-            of(&row(0, Some((72, 105))), &entries, 105),
-            Judgement::Later
-        );
-        // What is missing was told before.
-        assert_eq!(of(&row(7, None), &entries, 93), Judgement::Known);
-        assert_eq!(of(&row(7, None), &entries, 92), Judgement::InDoubt);
-    }
-
-    #[test]
-    fn node_that_is_ahead_or_behind__should_invent_nothing() {
-        // It knows what is in block 91 already, which is followed by now.
-        let ahead = row(0, Some((60, 105)));
-        let entries = [entry(50, 100), entry(68, 5)];
-        assert_eq!(of(&ahead, &entries, 105), Judgement::Explained);
-        // The same again, of the same amount: what was seen at first is too near to a transfer.
-        assert_eq!(of(&ahead, &entries, 110), Judgement::InDoubt);
-        // It does not know yet what was paid a moment ago.
-        for block in [90, 91, 100, 101] {
-            let entries = [entry(50, 100), entry(block, 5)];
-            let expected = match block {
-                90 => Judgement::InDoubt,
-                _ => Judgement::Later,
-            };
-            assert_eq!(of(&row(0, None), &entries, 100), expected, "{block}");
-        }
-    }
-}
+#[path = "of_now_tests.rs"]
+mod tests;
