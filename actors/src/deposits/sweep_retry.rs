@@ -1,12 +1,10 @@
 //! Has what is held tried again, as an operator says: coins and tokens of wallets whose transactions have failed too often.
 //! It is written beside the rules; the process that has the wallets' vault follows it.
 
-use std::collections::BTreeMap;
-
 use covault_core::{
     audit::AuditChain,
     deposit::{
-        SweepRetries, SweepRules,
+        SweepRules,
         sweep::SweepJob,
         transfer::{Account, FollowedChain},
     },
@@ -28,7 +26,7 @@ use crate::{
 
 /// Rows that one scan reads.
 const PAGE: usize = 1_000;
-/// Wallets that are remembered one by one; of more the oldest are forgotten, which have been tried again long since.
+/// Wallets that are remembered one by one.
 const MOST: usize = 1_000;
 
 /// Has what is held of the wallets of a sweep token on one chain tried again; how many coins and tokens that are.
@@ -65,7 +63,7 @@ pub async fn retry(
         return Ok(0);
     }
     let now_ms = services.now_ms();
-    note(&mut rules.retries, only, now_ms);
+    rules.retries.note(only, MOST);
     let mut batch = Batch::new();
     batch.put(
         key.clone(),
@@ -85,27 +83,6 @@ pub async fn retry(
             "the rules were changed by another call at the same time; retry",
         )),
         Err(error) => Err(error.into()),
-    }
-}
-
-fn note(retries: &mut SweepRetries, only: Option<Account>, now_ms: u64) {
-    match only {
-        None => {
-            *retries = SweepRetries {
-                all_ms: now_ms,
-                some_ms: BTreeMap::new(),
-            };
-        }
-        Some(account) => {
-            retries.some_ms.insert(account, now_ms);
-        }
-    }
-    while retries.some_ms.len() > MOST {
-        let oldest = retries.some_ms.iter().min_by_key(|(_, at_ms)| **at_ms);
-        let Some(oldest) = oldest.map(|(account, _)| *account) else {
-            break;
-        };
-        retries.some_ms.remove(&oldest);
     }
 }
 

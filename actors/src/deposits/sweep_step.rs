@@ -152,7 +152,7 @@ impl SweptWallet {
     }
 
     /// Its sweep once people have had what is held tried again; `None`: they have not.
-    fn retried(&self, job: &SweepJob) -> Option<SweepJob> {
+    pub fn retried(&self, job: &SweepJob) -> Option<SweepJob> {
         let now_ms = self.services.now_ms();
         job.retried(self.account, &self.rules.retries, now_ms)
     }

@@ -103,7 +103,7 @@ struct CheckedWallet {
 }
 
 impl CheckedWallet {
-    /// Its sweep, unless it stands still because an operator has switched sweeping off.
+    /// Its sweep, unless it stands still because an operator has switched sweeping off, or is held, which is counted as that.
     fn waiting(&self) -> Option<&SweepJob> {
         let is_sent = |job: &SweepJob| {
             matches!(
@@ -112,6 +112,7 @@ impl CheckedWallet {
             )
         };
         let job = self.job.as_ref();
+        let job = job.filter(|job| !(job.may_be_replaced() && job.is_held(job.asset)));
         job.filter(|job| self.wallet.rules.enabled || is_sent(job))
     }
 }
@@ -161,10 +162,10 @@ impl ChainSweeper {
         let (wallets, unread, held) = (found.wallets, found.unread, found.held);
         let now_ms = services.now_ms();
         if let Some((cursor, _)) = cursor {
-            let is_due = |job: &SweepJob| may_go_on(job, has_new_blocks, now_ms);
-            let due = wallets
-                .iter()
-                .filter(|(_, job)| job.as_ref().is_none_or(is_due));
+            let due = wallets.iter().filter(|(wallet, job)| {
+                job.as_ref()
+                    .is_none_or(|job| may_go_on(wallet, job, has_new_blocks, now_ms))
+            });
             let due: Vec<_> = due.map(|(wallet, _)| wallet).collect();
             self.ask_together(&due, cursor.finalized.number).await;
         }
@@ -348,7 +349,7 @@ async fn look_at(
     now_ms: u64,
 ) -> CheckedWallet {
     let outcome = match &job {
-        Some(job) if !may_go_on(job, has_new_blocks, now_ms) => Ok(()),
+        Some(job) if !may_go_on(&wallet, job, has_new_blocks, now_ms) => Ok(()),
         _ => contained(wallet.advance(&mut job)).await,
     };
     if let Err(fault) = &outcome {
@@ -363,8 +364,10 @@ async fn look_at(
 }
 
 /// Whether there may be something to do for a sweep that is not over.
-fn may_go_on(job: &SweepJob, has_new_blocks: bool, now_ms: u64) -> bool {
+fn may_go_on(wallet: &SweptWallet, job: &SweepJob, has_new_blocks: bool, now_ms: u64) -> bool {
     match job.state {
+        // A person does not wait for the end of a pause.
+        _ if wallet.retried(job).is_some() => true,
         SweepState::Paused { retry_at_ms, .. } => retry_at_ms <= now_ms,
         SweepState::Funding { .. } | SweepState::Moving { .. } => has_new_blocks,
         SweepState::Due | SweepState::Funded | SweepState::Swept { .. } | SweepState::Gone => true,

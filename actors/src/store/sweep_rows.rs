@@ -133,8 +133,9 @@ mod tests {
                 max_wait_s: 5,
                 every_s: 7,
                 retries: SweepRetries {
-                    all_ms: 8,
-                    some_ms: [(Account([9; 20]), 10)].into(),
+                    last: 11,
+                    all: 8,
+                    some: [(Account([9; 20]), 10)].into(),
                 },
             },
         );
@@ -197,6 +198,7 @@ mod tests {
                     count: 3,
                     reason: "no".into(),
                     at_ms: 12,
+                    after: 13,
                 }],
                 state,
             };

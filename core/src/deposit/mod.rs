@@ -225,24 +225,49 @@ pub struct SweepRules {
     pub max_wait_s: u64,
     /// How much later than the last sweep of a wallet the next one begins at the earliest, in seconds; 0: at once.
     pub every_s: u64,
-    /// When people had what is held tried again.
+    /// How people had what is held tried again.
     pub retries: SweepRetries,
 }
 
-/// When people had what is held tried again: of all wallets, and of some. The process that has the vault follows it.
+/// How people had what is held tried again: of all wallets, and of some. The process that has the vault follows it. By numbers, as
+/// the clocks of the two may differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepRetries {
-    /// Of all, in milliseconds since the Unix epoch.
-    pub all_ms: u64,
-    /// Of some, since then.
-    pub some_ms: BTreeMap<Account, u64>,
+    /// The number of the last one.
+    pub last: u64,
+    /// That of the last one of all wallets.
+    pub all: u64,
+    /// Those of the last ones of some, since then.
+    pub some: BTreeMap<Account, u64>,
 }
 
 impl SweepRetries {
-    /// Whether what has been held since then is to be tried again.
-    pub fn include(&self, account: Account, since_ms: u64) -> bool {
-        let some_ms = self.some_ms.get(&account).copied().unwrap_or_default();
-        since_ms <= self.all_ms.max(some_ms)
+    /// Notes that what is held of a wallet, or of all, is to be tried again. Of single wallets so many are remembered at most:
+    /// the oldest were tried again long since.
+    pub fn note(&mut self, only: Option<Account>, most: usize) {
+        self.last = self.last.saturating_add(1);
+        match only {
+            None => {
+                self.all = self.last;
+                self.some.clear();
+            }
+            Some(account) => {
+                self.some.insert(account, self.last);
+            }
+        }
+        while self.some.len() > most {
+            let oldest = self.some.iter().min_by_key(|(_, number)| **number);
+            let Some(oldest) = oldest.map(|(account, _)| *account) else {
+                break;
+            };
+            self.some.remove(&oldest);
+        }
+    }
+
+    /// Whether what was held after this one is to be tried again.
+    pub fn include(&self, account: Account, after: u64) -> bool {
+        let some = self.some.get(&account).copied().unwrap_or_default();
+        after < self.all.max(some)
     }
 }
 

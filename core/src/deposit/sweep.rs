@@ -85,6 +85,8 @@ pub struct AssetFailures {
     pub reason: String,
     /// When that was found, in milliseconds since the Unix epoch.
     pub at_ms: u64,
+    /// The last of [`SweepRetries`] by then.
+    pub after: u64,
 }
 
 impl AssetFailures {
@@ -218,15 +220,15 @@ pub enum SweepEvent {
     RequestLost {
         /// Why, in words for people.
         reason: String,
-        /// Whether a block has taken it, and the fee.
-        is_paid: bool,
+        /// Where a block has taken it, and the fee: the last of [`SweepRetries`] by now.
+        paid_after: Option<u64>,
     },
     /// The top-up had arrived, and a reorganisation has taken it for good; why it never comes again.
     TopUpLost {
         /// Why, in words for people.
         reason: String,
-        /// Whether a block has taken it, and the fee.
-        is_paid: bool,
+        /// As of [`SweepEvent::RequestLost`].
+        paid_after: Option<u64>,
     },
     /// A final block has nothing left of what was to be moved.
     NothingLeft,
@@ -361,7 +363,7 @@ impl SweepJob {
 
     /// The same once people have said that what is held of it is to be tried again; `None`: they have not.
     pub fn retried(&self, account: Account, retries: &SweepRetries, now_ms: u64) -> Option<Self> {
-        let held = self.held().filter(|of| retries.include(account, of.at_ms));
+        let held = self.held().filter(|of| retries.include(account, of.after));
         held.map(|of| of.asset).fold(None, |next, asset| {
             next.as_ref().unwrap_or(self).released(asset, now_ms)
         })
@@ -391,7 +393,7 @@ impl SweepJob {
     }
 
     /// Counts a transaction that has cost a fee and moved nothing.
-    fn count_failure(&mut self, reason: &str, now_ms: u64) {
+    fn count_failure(&mut self, reason: &str, after: u64, now_ms: u64) {
         let reason: String = reason.chars().take(REASON_CHARS).collect();
         let before = self.failures.iter().find(|of| of.asset == self.asset);
         let count = before.map_or(0, |of| of.count).saturating_add(1);
@@ -401,6 +403,7 @@ impl SweepJob {
             count,
             reason,
             at_ms: now_ms,
+            after,
         });
     }
 
@@ -478,14 +481,14 @@ impl SweepJob {
                 next.blocked_since_ms = None;
                 next.pauses = 0;
             }
-            (State::Funding { .. }, Event::RequestLost { reason, is_paid })
-            | (State::Funded, Event::TopUpLost { reason, is_paid }) => {
+            (State::Funding { .. }, Event::RequestLost { reason, paid_after })
+            | (State::Funded, Event::TopUpLost { reason, paid_after }) => {
                 next.top_up = None;
                 next.lost_top_up = self.top_up.map(|top_up| top_up.amount);
-                next.lose(reason, is_paid, now_ms);
+                next.lose(reason, paid_after, now_ms);
             }
-            (State::Moving { .. }, Event::RequestLost { reason, is_paid }) => {
-                next.lose(reason, is_paid, now_ms);
+            (State::Moving { .. }, Event::RequestLost { reason, paid_after }) => {
+                next.lose(reason, paid_after, now_ms);
             }
             (State::Due | State::Funded, Event::Blocked { reason }) => {
                 next.pause(reason, now_ms);
@@ -500,9 +503,9 @@ impl SweepJob {
         Ok(next)
     }
 
-    fn lose(&mut self, reason: String, is_paid: bool, now_ms: u64) {
-        if is_paid {
-            self.count_failure(&reason, now_ms);
+    fn lose(&mut self, reason: String, paid_after: Option<u64>, now_ms: u64) {
+        if let Some(after) = paid_after {
+            self.count_failure(&reason, after, now_ms);
         }
         self.pause(PauseReason::RequestFailed(reason), now_ms);
     }

@@ -30,11 +30,11 @@ fn all_events(job: &SweepJob) -> [SweepEvent; 9] {
         SweepEvent::MoveFinal,
         SweepEvent::RequestLost {
             reason: "refused".into(),
-            is_paid: false,
+            paid_after: None,
         },
         SweepEvent::TopUpLost {
             reason: "replaced".into(),
-            is_paid: false,
+            paid_after: None,
         },
         SweepEvent::NothingLeft,
         SweepEvent::Blocked {
@@ -350,7 +350,7 @@ fn failed(job: &SweepJob) -> SweepJob {
     let reason = "its transaction has failed on the chain".into();
     let lost = SweepEvent::RequestLost {
         reason,
-        is_paid: true,
+        paid_after: Some(6),
     };
     job.step(lost, 3_000).unwrap()
 }
@@ -375,20 +375,47 @@ fn what_fails_on_the_chain__should_be_sent_three_times_and_then_wait_for_a_perso
     let gone = after(again.clone(), &[NOTHING_LEFT], 7_000);
     let again = SweepJob::following(Some(&gone), job.asset, 0, 8_000);
     assert!(again.is_held(job.asset));
-    let all = |all_ms| SweepRetries {
-        all_ms,
+    let retries = |last| SweepRetries {
+        last,
         ..Default::default()
     };
-    assert_eq!(again.retried(WALLET, &all(2_999), 9_000), None);
-    let released = again.retried(WALLET, &all(3_000), 9_000).unwrap();
-    assert!(takes(&released, TOP_UP) && takes(&released, MOVE));
-    assert_eq!(released.retried(WALLET, &all(9_000), 9_000), None);
-    let some = |account: u8| SweepRetries {
-        all_ms: 0,
-        some_ms: [(Account([account; 20]), 3_000)].into(),
+    assert_eq!(again.retried(WALLET, &retries(6), 9_000), None);
+    let with = |only| {
+        let mut retries = retries(6);
+        retries.note(only, 10);
+        again.retried(WALLET, &retries, 9_000)
     };
-    assert_eq!(again.retried(WALLET, &some(8), 9_000), None);
-    assert!(again.retried(WALLET, &some(7), 9_000).is_some());
+    let released = with(None).unwrap();
+    assert!(takes(&released, TOP_UP) && takes(&released, MOVE));
+    assert_eq!(with(Some(Account([8; 20]))), None);
+    assert!(with(Some(WALLET)).is_some());
+}
+
+/// The clock of who says it may be years ahead of that of who sends, or behind it.
+#[test]
+fn retry__should_be_of_what_was_held_before_it_and_of_nothing_after() {
+    let mut retries = SweepRetries::default();
+    retries.note(None, 2);
+    assert!(retries.include(WALLET, 0));
+    // What fails three times again waits for the next one.
+    assert!(!retries.include(WALLET, retries.last));
+    let held = retries.last;
+    retries.note(Some(WALLET), 2);
+    assert!(retries.include(WALLET, held));
+    assert!(!retries.include(Account([8; 20]), held));
+    assert!(!retries.include(WALLET, retries.last));
+    // One that is forgotten releases nothing, and keeps nothing back.
+    let held = retries.last;
+    for number in 20..30 {
+        retries.note(Some(Account([number; 20])), 2);
+    }
+    assert_eq!(retries.some.len(), 2);
+    assert!(!retries.include(WALLET, held));
+    retries.note(Some(WALLET), 2);
+    assert!(retries.include(WALLET, held));
+    let held = retries.last;
+    retries.note(None, 2);
+    assert!(retries.some.is_empty() && retries.include(WALLET, held));
 }
 
 #[test]

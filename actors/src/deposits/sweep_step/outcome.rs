@@ -78,11 +78,13 @@ pub(super) async fn look(
     if is_seen {
         return Ok(false);
     }
+    let last_retry = swept.rules.retries.last;
     let event = match fate(swept, &requests, finalized).await? {
         SweepRequestFate::Open => return Ok(false),
-        SweepRequestFate::Lost(LostRequest { reason, is_paid }) => {
-            SweepEvent::RequestLost { reason, is_paid }
-        }
+        SweepRequestFate::Lost(LostRequest { reason, is_paid }) => SweepEvent::RequestLost {
+            reason,
+            paid_after: is_paid.then_some(last_retry),
+        },
         // It is plain coin.
         SweepRequestFate::Mined if matches!(stored.job.state, SweepState::Funding { .. }) => {
             return arrived(swept, stored, &[]).await;
@@ -90,7 +92,7 @@ pub(super) async fn look(
         // Such as of a token that is no longer told. What is there now says how it continues.
         SweepRequestFate::Mined => SweepEvent::RequestLost {
             reason: "its transaction was mined, and no transfer of it is known".to_owned(),
-            is_paid: true,
+            paid_after: Some(last_retry),
         },
     };
     let next = stored.job.step(event, services.now_ms())?;
@@ -211,7 +213,8 @@ pub(super) async fn top_up_lost(
     stored: &StoredJob,
     LostRequest { reason, is_paid }: LostRequest,
 ) -> Result<bool, Fault> {
-    let event = SweepEvent::TopUpLost { reason, is_paid };
+    let paid_after = is_paid.then_some(swept.rules.retries.last);
+    let event = SweepEvent::TopUpLost { reason, paid_after };
     let next = stored.job.step(event, swept.services.now_ms())?;
     let top_up = stored.job.top_up;
     let top_up = top_up.ok_or_else(|| Fault::bug("a top-up that nobody asked for"))?;
