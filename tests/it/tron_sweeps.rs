@@ -109,16 +109,12 @@ async fn tron_sweeps__should_be_made_once_when_the_orchestrator_is_killed_at_eac
     bank.lock().unwrap().pay(tokens, 300, true);
     bank.lock().unwrap().pay(coin, 50 * TRX, false);
     // What is in the row of each sweep, what a node has taken, and what was told.
-    let (mut before, mut kills, mut seen) = (Value::Null, 0, BTreeMap::new());
+    let (mut before, mut kills, mut killed_in) = (Value::Null, 0, BTreeMap::new());
     let deadline = now_ms() + 480_000;
     loop {
         let status = operator(&cluster, &["sweep", "status", "--token", "shop", "--json"]);
         let status: Value = serde_json::from_str(&status).unwrap();
         let sweeps = status["chains"][0]["sweeps"].as_array().unwrap().clone();
-        for sweep in &sweeps {
-            let state = sweep["state"].as_str().unwrap().to_owned();
-            *seen.entry(state).or_insert(0) += 1;
-        }
         let taken = bank.lock().unwrap().taken.len();
         let told = events(&webhooks).len();
         let at = (bank.lock().unwrap().usdt(TREASURY), sweeps.is_empty());
@@ -130,6 +126,9 @@ async fn tron_sweeps__should_be_made_once_when_the_orchestrator_is_killed_at_eac
         let now = json!([states, taken, told]);
         if now != before {
             kills += 1;
+            for state in &states {
+                *killed_in.entry(state.to_string()).or_insert(0) += 1;
+            }
             cluster.serve.kill();
             cluster.start_serve();
             cluster.ready().await;
@@ -139,8 +138,10 @@ async fn tron_sweeps__should_be_made_once_when_the_orchestrator_is_killed_at_eac
     }
     // It is over: nothing follows.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    eprintln!("{kills} kills; states that were seen: {seen:?}");
     assert!(kills >= 8, "{kills}");
+    for state in ["\"funding\"", "\"moving\""] {
+        assert!(killed_in.contains_key(state), "{state}: {killed_in:?}");
+    }
     assert_eq!(sent(&bank, &gas_wallet), (1, 0));
     assert_eq!(sent(&bank, tokens), (0, 1));
     assert_eq!(sent(&bank, coin), (1, 0));
