@@ -568,10 +568,10 @@ impl FollowStep<'_> {
                 let number = block.header.block.number;
                 if was_restarted
                     && stored.is_none()
-                    && self.may_be_in_balance(&transfer, number).await?
+                    && self.may_be_told_otherwise(&transfer, number, true).await?
                 {
-                    tracing::warn!(chain = %self.chain, block = number, "a transfer is not announced, because a \
-                        balance comparison may already have announced it");
+                    tracing::warn!(chain = %self.chain, block = number, "a transfer is not announced, because it \
+                        may have been announced already, as a balance or by its trace");
                     continue;
                 }
                 let is_open = open.contains_key(&transfer.key());

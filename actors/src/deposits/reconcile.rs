@@ -3,6 +3,7 @@
 //! deficit is reported to people.
 
 mod of_now;
+mod otherwise;
 mod wanted;
 
 pub use wanted::{begin, commit};
@@ -14,7 +15,7 @@ use covault_core::{
     deposit::{
         balance::{Comparison, Ledger, unexplained},
         lifecycle::ChainView,
-        transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer, TransferIndex},
+        transfer::{Account, AddressOwner, DepositAddress, OwnedTransfer},
     },
     fault::Fault,
 };
@@ -34,7 +35,7 @@ use crate::{
     chain_rpc::{BlockBalances, ChainError},
     services::skip_unreadable,
     store::{
-        Batch, Key, KeySpace, Precondition, Scan,
+        Batch, Key, Precondition, Scan,
         deposit_rows::{
             self, BalanceRow, CursorRow, ReconciliationCounts, ReconciliationRow, TransferRow,
         },
@@ -51,8 +52,6 @@ const PAUSE_MS: u64 = 60 * 1_000;
 const ADDRESSES: usize = 50;
 /// Differences of one balance that are told one by one; what is left is told as one.
 const DIFFERENCES: usize = 8;
-/// Rows that one question to the store names.
-const KEYS: usize = 1_000;
 
 /// A balance of a coin or token.
 struct HeldAsset {
@@ -515,41 +514,6 @@ impl FollowStep<'_> {
         );
         change.include(told, transfer, stored, &header)?;
         Ok(())
-    }
-
-    /// Whether a transfer may have been told by a balance already: the wallet has such an entry of the asset, of its block
-    /// or a later one. That can be only where blocks are looked through again; what is left out wrongly is told by the
-    /// next balance.
-    pub(super) async fn may_be_in_balance(
-        &self,
-        transfer: &OwnedTransfer,
-        number: u64,
-    ) -> Result<bool, Fault> {
-        let (all, from) = deposit_rows::transfers_from(self.chain, transfer.account(), number);
-        let mut next = Some(Scan {
-            from: Some(from),
-            ..Scan::prefix(KeySpace::TransferIndex, &all.bytes, KEYS)
-        });
-        while let Some(scan) = next {
-            let page = self.services.store.scan(&scan).await?;
-            let keys = page
-                .iter()
-                .filter_map(|(key, _)| deposit_rows::transfer_of_index(key));
-            let keys: Vec<_> = keys.collect();
-            for row in self.services.load_all::<TransferRow>(&keys).await? {
-                let of = row?.map(|row| row.transfer);
-                let is_it = of.is_some_and(|of| {
-                    of.transfer.index == TransferIndex::Balance
-                        && of.transfer.asset == transfer.transfer.asset
-                        && of.owner.token == transfer.owner.token
-                });
-                if is_it {
-                    return Ok(true);
-                }
-            }
-            next = scan.rest(&page);
-        }
-        Ok(false)
     }
 
     /// Whether the chain was ever followed again from an earlier block.

@@ -177,9 +177,10 @@ impl FollowStep<'_> {
                 let stored = self.services.load::<TransferRow>(&key).await?;
                 let stored = stored.map(|(row, _)| row);
                 let is_open = known.open.contains_key(&transfer.key());
-                let is_told = was_restarted
-                    && stored.is_none()
-                    && self.may_be_in_balance(&transfer, number).await?;
+                let is_told = stored.is_none()
+                    && self
+                        .may_be_told_otherwise(&transfer, number, was_restarted)
+                        .await?;
                 if !is_open && !is_told && may_be_included(stored.as_ref()) {
                     change.include(&mut found, transfer, stored, &block.header)?;
                 }

@@ -113,7 +113,7 @@ pub async fn reconcile(shop: &Shop, anvil: &Anvil) -> Counts {
     counts(shop).unwrap()
 }
 
-async fn rescan(shop: &Shop) {
+pub async fn rescan(shop: &Shop) {
     let request = RescanDepositsRequest {
         network: "EVM".into(),
         chain_id: CHAIN.to_string(),

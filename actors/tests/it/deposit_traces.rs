@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -13,7 +13,7 @@ use covault_core::deposit::transfer::FollowedChain;
 use serde_json::{Value, json};
 
 use crate::{
-    deposit_balances::{FORWARDER, counted, forward, put_forwarder, reconcile},
+    deposit_balances::{FORWARDER, counted, forward, put_forwarder, reconcile, rescan},
     deposit_chain::{
         PAYER, Receiver, Shop, TRANSFER, USDT, confirmed, finalized, log, node, pay, pay_token,
         policy, value,
@@ -206,4 +206,75 @@ async fn coins_that_contracts_pass_on__should_be_told_once_where_the_chain_has_l
         assert_eq!(reconcile(&shop, &anvil).await, counted(0, 0));
         assert_eq!(receiver.events().len(), 6);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_without_its_logs_yet__should_not_have_them_told_by_the_trace() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    put_coin_logs(&anvil).await;
+    let url = anvil
+        .behind(|call| match call["method"].as_str() {
+            Some("eth_getLogs") => Way::Answered(json!([])),
+            _ => Way::Open,
+        })
+        .await;
+    let shop = Shop::open_following(&receiver, &[&url], tracing()).await;
+    let passed = forward(&anvil, &shop.address, 7).await;
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let by_log = ((passed, "log-1".to_owned()), vec![confirmed(), finalized()]);
+    assert_eq!(receiver.stages(), BTreeMap::from([by_log]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_told_by_its_trace__should_not_be_told_again_by_its_log() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    put_coin_logs(&anvil).await;
+    let is_away = Arc::new(AtomicBool::new(false));
+    let bare = Arc::new(Mutex::new(Value::Null));
+    let (away, shown) = (Arc::clone(&is_away), Arc::clone(&bare));
+    let url = anvil
+        .behind(move |call| {
+            let block = shown.lock().unwrap().clone();
+            match call["method"].as_str() {
+                _ if away.load(Ordering::SeqCst) => Way::Busy(503),
+                Some("eth_getBlockByNumber")
+                    if call["params"] == json!([block["number"], true]) =>
+                {
+                    Way::Answered(block)
+                }
+                _ => Way::Open,
+            }
+        })
+        .await;
+    let shop = Shop::open_following(&receiver, &[&url], tracing()).await;
+    // Its block comes without a sign of its logs at first.
+    is_away.store(true, Ordering::SeqCst);
+    let passed = forward(&anvil, &shop.address, 7).await;
+    anvil.mine(1).await;
+    let mut block = anvil
+        .call("eth_getBlockByNumber", json!(["latest", true]))
+        .await;
+    block["logsBloom"] = json!(format!("0x{}", "00".repeat(256)));
+    *bare.lock().unwrap() = block;
+    is_away.store(false, Ordering::SeqCst);
+    anvil.mine(10).await;
+    shop.until("it is final", async |_| receiver.events().len() >= 2)
+        .await;
+    let expected = receiver.stages();
+    let is_traced =
+        |(hash, index): &(String, String)| *hash == passed && index.starts_with("internal-");
+    assert!(expected.keys().all(is_traced), "{expected:?}");
+    *bare.lock().unwrap() = Value::Null;
+    rescan(&shop).await;
+    pay(&anvil, &shop.address, 5).await;
+    anvil.mine(10).await;
+    shop.until("a later one is told", async |_| {
+        receiver.events().len() >= 4
+    })
+    .await;
+    let mut stages = receiver.stages();
+    stages.retain(|(_, index), _| index != "value");
+    assert_eq!(stages, expected);
 }

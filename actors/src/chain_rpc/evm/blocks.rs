@@ -67,8 +67,9 @@ impl EvmNode {
         let call = RpcCall("eth_getLogs", json!([filter]));
         let call = call.reading(|logs: &Value| taken(block.tokens(logs, tokens)));
         let mut logs = self.rpc.quorum(call, TokenLogs::eq).await?;
-        if !self.has_coin_logs() {
-            // The filters of full blocks name by chance what most chains never have.
+        if !self.has_coin_logs() && !self.follow.traces {
+            // The filters of full blocks name by chance what most chains never have. Where blocks are traced, a node without
+            // its logs yet must not have their transfers told by the trace.
             logs.missing.remove(&COIN_LOGS);
         }
         if logs.missing.is_empty() {
