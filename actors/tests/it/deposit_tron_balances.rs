@@ -1,7 +1,10 @@
 //! Balances of deposit wallets on TRON, compared with what is known of their transfers.
 
-use covault_actors::operations::ReconcileDeposits;
-use covault_core::{deposit::transfer::FollowedChain, schema::admin::ReconcileDepositsRequest};
+use covault_actors::operations::{ReconcileDeposits, RestartDeposits};
+use covault_core::{
+    deposit::transfer::FollowedChain,
+    schema::admin::{ReconcileDepositsRequest, RestartDepositsRequest},
+};
 use serde_json::Value;
 
 use crate::{
@@ -189,6 +192,25 @@ async fn less_than_transfers_explain__should_stop_sweeps_on_tron_until_it_is_bac
     // It is counted in every round.
     reconcile(&shop).await;
     assert_eq!(counts(), (0, 1));
+    // It is when the chain was followed again, which is compared at once then, and nothing is swept meanwhile.
+    let before = compared_at(&shop);
+    shop.world.pass(1);
+    let restart = RestartDepositsRequest {
+        network: "TRON".into(),
+        from: 1,
+        ..Default::default()
+    };
+    call::<RestartDeposits>(&shop.gateway, &admin(), restart)
+        .await
+        .unwrap();
+    shop.until("it is compared again", async |shop| {
+        compared_at(shop) > before
+    })
+    .await;
+    assert_eq!(counts(), (0, 1));
+    shop.world.pass(PAUSE_MS);
+    shop.settle().await;
+    assert_eq!(shop.sent(&shop.gas_wallet), (0, 0));
     shop.bank().mint(&address, 20);
     reconcile(&shop).await;
     shop.until("a second look says so too", async |_| counts() == (0, 0))
