@@ -141,10 +141,9 @@ impl FollowStep<'_> {
         let key = deposit_rows::reconciliation(self.chain);
         let (mut row, expect) = stored(services, &key).await?;
         services.counters.follow(self.chain).reconciled(row.done);
-        let Some((version, ring)) = &mut known.followed else {
+        if known.followed.is_none() {
             return Ok(FollowProgress::AtHead);
-        };
-        let now_ms = services.now_ms();
+        }
         if row.next.is_none() {
             if !row.is_wanted && !self.is_round_due(&row).await? {
                 return Ok(FollowProgress::AtHead);
@@ -152,6 +151,25 @@ impl FollowStep<'_> {
             row.is_wanted = false;
             row.round = ReconciliationCounts::default();
         }
+        // Read after the row: what has asked for the round is in them.
+        let routes = Routes::load(services, self.chain.network()).await?;
+        let look = self.with_routes(&routes);
+        look.reconcile_next(known, row, expect).await
+    }
+
+    /// Compares the balances of the next addresses of a round.
+    async fn reconcile_next(
+        &self,
+        known: &mut StoredProgress,
+        mut row: ReconciliationRow,
+        expect: Precondition,
+    ) -> Result<FollowProgress, FollowError> {
+        let services = self.services;
+        let key = deposit_rows::reconciliation(self.chain);
+        let Some((version, ring)) = &mut known.followed else {
+            return Ok(FollowProgress::AtHead);
+        };
+        let now_ms = services.now_ms();
         let (holdings, next) = self.next_holdings(row.next.take(), row.restarts).await?;
         let questions: Vec<_> = holdings.iter().map(HeldAsset::question).collect();
         // By its number alone it may be one of another fork.

@@ -35,6 +35,7 @@ use crate::{
     backup::{back_up, let_in, restored},
     deposit_chain::{Receiver, Shop, TARGET, USDT, chains, node, pay, pay_token, policy, world},
     deposit_sweeps::*,
+    evm_anvil::Way,
     held_store::HeldStore,
     tokens::{make, new_token},
     world::{CHAIN, admin, call, vault},
@@ -196,6 +197,42 @@ async fn sweeper__should_note_nothing_where_nothing_is_swept_and_find_it_once_it
     let noted = Scan::prefix(KeySpace::SweepDue, &[], 10);
     assert!(shop.world.store.scan(&noted).await.unwrap().is_empty());
     enable(&shop, true).await;
+    until(&shop, &anvil, "it is swept", async |_| {
+        coin_of(&anvil, &shop.address).await.is_zero()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rules__should_find_what_is_due_though_they_are_set_while_the_follower_asks_its_nodes() {
+    let (anvil, receiver) = (node().await, Receiver::start().await);
+    let (holds, held, let_go) = <(Arc<AtomicBool>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let way = (Arc::clone(&holds), Arc::clone(&held), Arc::clone(&let_go));
+    let url = anvil
+        .behind(move |call| {
+            let (holds, held, let_go) = &way;
+            let asks_for_final = call["params"][0] == "finalized";
+            if !asks_for_final || !holds.swap(false, Ordering::SeqCst) {
+                return Way::Open;
+            }
+            held.store(true, Ordering::SeqCst);
+            Way::Held(Arc::clone(let_go))
+        })
+        .await;
+    anvil.call("anvil_setCode", json!([USDT, ERC20])).await;
+    let shop = Shop::open_in(world(), &receiver, &[&url], 1).await;
+    prepare(&shop).await;
+    pay(&anvil, &shop.address, COIN).await;
+    until(&shop, &anvil, "it is final", async |_| {
+        receiver.events().len() == 2
+    })
+    .await;
+    // The follower has read what is swept, and waits for a node.
+    holds.store(true, Ordering::SeqCst);
+    shop.until("it asks", async |_| held.load(Ordering::SeqCst))
+        .await;
+    enable(&shop, true).await;
+    let_go.store(true, Ordering::SeqCst);
     until(&shop, &anvil, "it is swept", async |_| {
         coin_of(&anvil, &shop.address).await.is_zero()
     })
