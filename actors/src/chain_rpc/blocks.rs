@@ -37,6 +37,11 @@ pub struct BalanceNow {
     pub balance: [u8; 32],
 }
 
+/// Whether two nodes say the same of now, each with its newest block: they need not be at the same one.
+pub fn same_now<T: PartialEq>((at, one): &(u64, T), (there, other): &(u64, T)) -> bool {
+    at.abs_diff(*there) <= APART && one == other
+}
+
 /// How far the newest blocks of nodes that are well may be apart. Where they are further, all nodes are asked.
 pub const APART: u64 = 2;
 

@@ -230,14 +230,21 @@ impl EvmNode {
                 .query_quorum(RpcCall("eth_getTransactionCount", params), count);
             Ok(asked.await?)
         };
-        let (nonce, latest) = tokio::try_join!(nonce, self.latest())?;
-        let eip1559 = latest.base_fee.is_some();
-        let fees = match &queries.fees {
-            Some(call) => Some(
+        let latest = async {
+            match queries.fees.is_none() && self.eip1559.initialized() {
+                true => Ok(None),
+                false => self.latest().await.map(Some),
+            }
+        };
+        let (nonce, latest) = tokio::try_join!(nonce, latest)?;
+        let has_base_fee = |latest: &LatestBlock| latest.base_fee.is_some();
+        let eip1559 = latest.as_ref().is_none_or(has_base_fee);
+        let fees = match (&queries.fees, latest) {
+            (Some(call), Some(latest)) => Some(
                 self.fees(&queries.from, call, queries.level, latest)
                     .await?,
             ),
-            None => None,
+            _ => None,
         };
         Ok(ChainData::Evm(EvmChainData {
             nonce,
@@ -485,6 +492,26 @@ impl ChainClient for EvmNode {
             tokens::word_of(spender)
         );
         self.token_word(token, data).await
+    }
+
+    async fn gas_of(&self, queries: &Queries) -> Result<u64, ChainError> {
+        let Queries::Evm(EvmQueries {
+            from,
+            fees: Some(call),
+            ..
+        }) = queries
+        else {
+            let problem = "gas is asked for of what names its own fees";
+            return Err(ChainError::refused(problem, ExecuteCode::Unspecified));
+        };
+        let estimate = self.estimate_gas(from, call).await?;
+        let estimate = u64::try_from(estimate)
+            .map_err(|_| ChainError::Unknown("the node's gas estimate is absurd".into()))?;
+        let any_block = LatestBlock {
+            base_fee: None,
+            gas_limit: None,
+        };
+        Ok(any_block.with_reserve(call, estimate))
     }
 
     /// By the oracle of OP chains; where there is no such contract, nothing is taken.

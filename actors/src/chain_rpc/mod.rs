@@ -383,6 +383,17 @@ pub trait ChainClient: Send + Sync {
         ))
     }
 
+    /// The gas of what the queries of a payload ask fees for, as in [`ChainClient::chain_data`], and nothing else.
+    ///
+    /// # Errors
+    /// [`ChainError::Unknown`] when the nodes do not say it now, which is so for ever unless the network says otherwise;
+    /// [`ChainError::Refused`] when they say that it would fail.
+    async fn gas_of(&self, _queries: &Queries) -> Result<u64, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for gas".into(),
+        ))
+    }
+
     /// What the chain takes for a transfer beside gas, in the smallest unit of the coin: rollups do, for their data on
     /// another chain.
     ///

@@ -145,6 +145,10 @@ impl ChainClient for EndsWitnessed {
         self.client.allowance(owner, token, spender).await
     }
 
+    async fn gas_of(&self, queries: &Queries) -> Result<u64, ChainError> {
+        self.client.gas_of(queries).await
+    }
+
     async fn data_fee(&self) -> Result<u128, ChainError> {
         self.client.data_fee().await
     }

@@ -280,6 +280,7 @@ impl ChainChange {
                 Ok(()) => {
                     if !self.notices.is_empty() {
                         services.listeners.notices_due.notify_one();
+                        services.listeners.sweepers.wake(chain);
                     }
                     return Ok(());
                 }

@@ -100,7 +100,13 @@ impl Actor for ChainFollower {
         match message {
             Msg::PollDue => {
                 let pause = state.look().await;
-                myself.send_after(pause, || Msg::PollDue);
+                let followers = &state.services.listeners.followers;
+                let due = followers.wait(state.chain, pause);
+                tokio::spawn(async move {
+                    due.await;
+                    // Where it has ended meanwhile, another one polls.
+                    let _ = myself.cast(Msg::PollDue);
+                });
             }
         }
         Ok(())

@@ -192,6 +192,7 @@ impl FollowStep<'_> {
         }
         let (mut change, mut told) = (ChainChange::default(), OpenTransfers::new());
         let mut written = self.due_sweeps(&holdings, &found.balances).await?;
+        let any_due = !written.is_empty();
         for (holding, balance) in holdings.iter().zip(&found.balances) {
             // A token that gives none, as one that is no contract.
             let Some(balance) = *balance else { continue };
@@ -261,6 +262,9 @@ impl FollowStep<'_> {
                 progress,
             )
             .await?;
+        if any_due {
+            services.listeners.sweepers.wake(self.chain);
+        }
         *version = version.saturating_add(1);
         known.open.append(&mut told);
         services.counters.follow(self.chain).reconciled(row.done);
@@ -313,6 +317,7 @@ impl FollowStep<'_> {
         row.next = next;
         batch.put(key, expect, rows::encode(&row)?);
         self.services.store.commit(batch).await?;
+        self.services.listeners.sweepers.wake(self.chain);
         Ok(match row.next {
             Some(_) => FollowProgress::Behind,
             None => FollowProgress::AtHead,

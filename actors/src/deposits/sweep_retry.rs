@@ -77,7 +77,10 @@ pub async fn retry(
         .fact("held", held)
         .add_to(&mut batch, AuditChain::Service, now_ms)?;
     match services.store.commit(batch).await {
-        Ok(()) => Ok(held),
+        Ok(()) => {
+            services.listeners.sweepers.wake(chain);
+            Ok(held)
+        }
         Err(CommitError::Conflict(_)) => Err(Fault::new(
             Class::Conflict,
             "the rules were changed by another call at the same time; retry",

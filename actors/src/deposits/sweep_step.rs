@@ -3,11 +3,12 @@
 mod fees;
 mod gas_wallets;
 mod outcome;
+mod shared;
 mod tron_fees;
 
-pub use gas_wallets::GasWallets;
+pub use self::{gas_wallets::GasWallets, shared::LookAnswers};
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use covault_core::{
     amount::{U256, parse_u256},
@@ -21,7 +22,6 @@ use covault_core::{
     networks::Payload,
     wallet::{Wallet, WalletStatus},
 };
-use parking_lot::Mutex;
 
 use self::fees::{MovePlan, SweepSpending};
 use super::books;
@@ -73,24 +73,7 @@ pub struct SweptWallet {
     /// What sweeps have asked the gas wallets for: that of all wallets of a look.
     pub gas_wallets: Arc<GasWallets>,
     /// What nodes have said in this look.
-    pub said: FinalBalances,
-}
-
-/// What a wallet has of a coin or token after a final block, as nodes said: that never changes, and each step asks for it.
-#[derive(Default)]
-pub struct FinalBalances(Mutex<HashMap<(u64, Option<Account>), U256>>);
-
-impl FinalBalances {
-    /// What there is of a coin or token after a block, where that was said.
-    fn of(&self, block: u64, asset: Option<Account>) -> Option<U256> {
-        self.0.lock().get(&(block, asset)).copied()
-    }
-
-    /// Keeps what a node says, 32 bytes, big-endian.
-    pub fn learn(&self, block: u64, asset: Option<Account>, balance: [u8; 32]) {
-        let balance = U256::from_be_bytes(balance);
-        self.0.lock().insert((block, asset), balance);
-    }
+    pub said: Arc<LookAnswers>,
 }
 
 /// A sweep as the store has it.
@@ -320,15 +303,15 @@ impl SweptWallet {
             return Ok(None);
         };
         let block = cursor.finalized.number;
-        if let Some(known) = self.said.of(block, asset) {
+        let held = (self.account, asset);
+        if let Some(known) = self.said.after(block, held) {
             return Ok(Some(known));
         }
-        let question = [(self.account, asset)];
-        let answer = source.balances(block, &question).await;
+        let answer = source.balances(block, &[held]).await;
         let answer = answer.map_err(unavailable)?;
         let balance = answer.balances.first().copied().flatten();
         if let Some(balance) = balance {
-            self.said.learn(block, asset, balance);
+            self.said.learn_after(block, held, balance);
         }
         Ok(balance.map(U256::from_be_bytes))
     }

@@ -5,7 +5,7 @@
 //! can make a second one. What has arrived is read from the transfers that this service follows itself.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use super::{
     route,
     sweep_counts::SweepCounts,
-    sweep_step::{DueAsset, FinalBalances, GasWallets, SweptWallet},
+    sweep_step::{DueAsset, GasWallets, LookAnswers, SweptWallet},
 };
 use crate::{
     backup::restore,
@@ -136,7 +136,7 @@ impl ChainSweeper {
                 tracing::warn!(chain = %self.chain, reason, "failed to sweep deposit wallets; retrying");
             }
             said = reason;
-            tokio::time::sleep(pause).await;
+            services.listeners.sweepers.wait(self.chain, pause).await;
         }
     }
 
@@ -166,7 +166,7 @@ impl ChainSweeper {
                 job.as_ref()
                     .is_none_or(|job| may_go_on(wallet, job, has_new_blocks, now_ms))
             });
-            let due: Vec<_> = due.map(|(wallet, _)| wallet).collect();
+            let due: Vec<_> = due.collect();
             self.ask_together(&due, cursor.finalized.number).await;
         }
         let looked = stream::iter(wallets)
@@ -197,6 +197,7 @@ impl ChainSweeper {
         let mut configured: HashMap<TokenId, FoundRules> = HashMap::new();
         let mut unread = 0_usize;
         let gas_wallets: Arc<GasWallets> = Arc::default();
+        let said: Arc<LookAnswers> = Arc::default();
         let mut wallets = Vec::new();
         for ((account, token), assets) in load_due(services, chain).await? {
             let Some((wallet, vault)) = assets.first().and_then(|due| due.owner.wallet) else {
@@ -245,7 +246,7 @@ impl ChainSweeper {
                 rules,
                 due: assets,
                 gas_wallets: Arc::clone(&gas_wallets),
-                said: FinalBalances::default(),
+                said: Arc::clone(&said),
             });
         }
         let mut jobs = Vec::new();
@@ -278,27 +279,52 @@ impl ChainSweeper {
 
     /// Asks the nodes at once for what all of these have, where each would ask for itself. Whatever is not answered each asks
     /// again, and tells the error.
-    async fn ask_together(&self, wallets: &[&SweptWallet], block: u64) {
-        let Some((_, client)) = self.vaults.services.chains.follow(self.chain) else {
+    async fn ask_together(&self, due: &[&(SweptWallet, Option<SweepJob>)], block: u64) {
+        let services = &self.vaults.services;
+        let Some((_, client)) = services.chains.follow(self.chain) else {
             return;
         };
         let Some(source) = client.blocks().filter(|source| source.has_balances()) else {
             return;
         };
-        let of_each = wallets
-            .iter()
-            .map(|wallet| wallet.assets().map(move |asset| (wallet, asset)));
+        let of_each = due.iter().map(|(wallet, _)| {
+            let assets = wallet.assets();
+            assets.map(move |asset| (wallet, (wallet.account, asset)))
+        });
         let all: Vec<_> = of_each.flatten().collect();
         // One alone is as well asked for in its step.
         for some in all.chunks(BALANCES).filter(|some| some.len() > 1) {
-            let asked = some.iter().map(|(wallet, asset)| (wallet.account, *asset));
-            let asked: Vec<_> = asked.collect();
+            let asked: Vec<_> = some.iter().map(|(_, held)| *held).collect();
             let Ok(answer) = source.balances(block, &asked).await else {
                 return;
             };
-            for ((wallet, asset), balance) in some.iter().zip(answer.balances) {
+            for ((wallet, held), balance) in some.iter().zip(answer.balances) {
                 if let Some(balance) = balance {
-                    wallet.said.learn(block, *asset, balance);
+                    wallet.said.learn_after(block, *held, balance);
+                }
+            }
+        }
+        let new = due.iter().filter(|(_, job)| {
+            // What was sent for the others may come in between.
+            job.as_ref().is_none_or(SweepJob::is_untouched)
+        });
+        // Coin pays for tokens.
+        let of_each = new.map(|(wallet, _)| {
+            let held: BTreeSet<_> = wallet.assets().flat_map(|asset| [asset, None]).collect();
+            let held = held.into_iter();
+            held.map(move |asset| (wallet, (wallet.account, asset)))
+        });
+        let all: Vec<_> = of_each.flatten().collect();
+        for some in all.chunks(BALANCES).filter(|some| some.len() > 1) {
+            let asked: Vec<_> = some.iter().map(|(_, held)| *held).collect();
+            // Before the question: it is at least as new.
+            let at_ms = services.monotonic.elapsed_ms();
+            let Ok(balances) = source.balances_now(&asked).await else {
+                return;
+            };
+            for ((wallet, held), now) in some.iter().zip(balances) {
+                if let Some(now) = now {
+                    wallet.said.learn_newest(*held, now.balance, at_ms);
                 }
             }
         }

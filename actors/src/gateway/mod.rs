@@ -50,7 +50,7 @@ use crate::{
     process::{tasks::contained, waiters::CompletionWaiters},
     requests::{tracker, tracking::work_queue},
     root::{self, RootSupervisor},
-    services::{Listeners, Services},
+    services::{ChainWakes, Listeners, Services},
     settings::OrchestratorParts,
     store::{Key, KeySpace},
     users::{Accounts, ConsoleKey},
@@ -139,6 +139,8 @@ impl Gateway {
             speed_ups,
             gap_suspects,
             notices_due: Notify::new(),
+            followers: ChainWakes::default(),
+            sweepers: ChainWakes::default(),
         };
         let services = Arc::new(Services::new(orchestrator, listeners));
         // A store that cannot be read is better found out now than by the first request.

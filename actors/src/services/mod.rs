@@ -5,13 +5,14 @@ mod reads;
 
 #[cfg(test)]
 use std::collections::BTreeSet;
-use std::{fmt::Display, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Display, ops::Deref, sync::Arc, time::Duration};
 
 #[cfg(test)]
 use covault_core::audit::AuditChain;
 
 use covault_core::{
     backoff::Backoff,
+    deposit::transfer::FollowedChain,
     fault::{Class, Fault, FaultCode},
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     networks::KnownChains,
@@ -19,7 +20,8 @@ use covault_core::{
     request::SigningRequest,
     trace::Tracer,
 };
-use tokio::sync::Notify;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     chain_rpc::ChainClients,
@@ -70,6 +72,37 @@ pub struct Listeners {
     pub gap_suspects: WorkQueue<GapSuspect>,
     /// There is something to be sent to webhooks.
     pub notices_due: Notify,
+    /// What the followers of chains do was changed.
+    pub followers: ChainWakes,
+    /// What the sweepers of chains wait for has come.
+    pub sweepers: ChainWakes,
+}
+
+/// Has what is done for a chain looked at before its next poll. A hint for this process alone: others find it by their polls.
+#[derive(Default)]
+pub struct ChainWakes(Mutex<HashMap<FollowedChain, Arc<Notify>>>);
+
+impl ChainWakes {
+    /// There is something to look at: at once, or as soon as the present look is over.
+    pub fn wake(&self, chain: FollowedChain) {
+        self.of(chain).notify_one();
+    }
+
+    /// The same, of some chains.
+    pub fn wake_all(&self, chains: impl Iterator<Item = FollowedChain>) {
+        chains.for_each(|chain| self.wake(chain));
+    }
+
+    /// Ends when there is something to look at, and with the pause.
+    pub fn wait(&self, chain: FollowedChain, pause: Duration) -> impl Future<Output = ()> + use<> {
+        let due = self.of(chain);
+        // Either is as good.
+        async move { timeout(pause, due.notified()).await.unwrap_or_default() }
+    }
+
+    fn of(&self, chain: FollowedChain) -> Arc<Notify> {
+        Arc::clone(self.0.lock().entry(chain).or_default())
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +127,8 @@ impl Listeners {
             speed_ups: crate::requests::tracking::work_queue().0,
             gap_suspects: crate::requests::tracking::work_queue().0,
             notices_due: Notify::new(),
+            followers: ChainWakes::default(),
+            sweepers: ChainWakes::default(),
         }
     }
 }

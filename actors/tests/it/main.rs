@@ -33,6 +33,7 @@ mod deposit_balances;
 mod deposit_chain;
 mod deposit_cuts;
 mod deposit_nodes;
+mod deposit_sweep_looks;
 mod deposit_sweep_top_ups;
 mod deposit_sweep_trouble;
 mod deposit_sweeps;

@@ -418,6 +418,11 @@ impl SweepJob {
         }
     }
 
+    /// Whether nothing was sent for it, or nothing came of that, and its wallet was not topped up.
+    pub fn is_untouched(&self) -> bool {
+        self.top_up.is_none() && matches!(self.state, SweepState::Due | SweepState::Paused { .. })
+    }
+
     /// Whether nothing of it is on its way.
     pub fn is_at_rest(&self) -> bool {
         self.may_be_replaced() || self.is_over()

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 use super::{EvmNode, knows_no_such_block};
 use crate::chain_rpc::{
-    BlockBalances, BlockSource, ChainBlock, ChainError,
-    blocks::{APART, final_blocks, newest_of},
+    BalanceNow, BlockBalances, BlockSource, ChainBlock, ChainError,
+    blocks::{APART, final_blocks, newest_of, same_now},
     client::{ChainCall as _, Refusal as _},
     exchange::ParsedResponse,
     jsonrpc::{RpcCall, RpcCallError, RpcCalls, quantity},
@@ -330,5 +330,21 @@ impl BlockSource for EvmNode {
             block,
             balances: found,
         })
+    }
+
+    async fn balances_now(
+        &self,
+        of: &[(Account, Option<Account>)],
+    ) -> Result<Vec<Option<BalanceNow>>, ChainError> {
+        let mut found = Vec::with_capacity(of.len());
+        for some in of.chunks(balances::MOST) {
+            let params = json!([{"data": balances::call_data(some)}, "latest"]);
+            let call = RpcCall("eth_call", params)
+                .reading(|returned: &Value| taken(balances::read(returned, some.len())));
+            let (block, said) = self.rpc.quorum(call, same_now).await?;
+            let now = |balance| BalanceNow { block, balance };
+            found.extend(said.into_iter().map(|balance| balance.map(now)));
+        }
+        Ok(found)
     }
 }

@@ -8,7 +8,7 @@ use covault_core::{
         DepositNetwork,
         transfer::{Account, NOBODY},
     },
-    networks::evm::balances::{self, Balances},
+    networks::evm::balances,
 };
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{TronNode, http::post, tried};
 use crate::chain_rpc::{
-    APART, BalanceNow, ChainError, client::ChainCall as _, exchange::ParsedResponse,
+    BalanceNow, ChainError, blocks::same_now, client::ChainCall as _, exchange::ParsedResponse,
 };
 
 /// An account, and a token or the coin.
@@ -28,11 +28,6 @@ const TOGETHER: usize = 50;
 const AT_ONCE: usize = 4;
 /// How long balances of one call may take in all, also where they are asked for one by one: blocks wait for that.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Whether two nodes say the same: they need not be at the same block.
-fn agree((at, one): &(u64, Balances), (there, other): &(u64, Balances)) -> bool {
-    at.abs_diff(*there) <= APART && one == other
-}
 
 impl TronNode {
     /// What accounts have. Each token is asked about by itself: one of which nodes say nothing holds up no other.
@@ -123,7 +118,7 @@ impl TronNode {
                 }
             })
         });
-        let (block, said) = self.http.quorum(call, agree).await?;
+        let (block, said) = self.http.quorum(call, same_now).await?;
         let now = |balance: Option<[u8; 32]>| balance.map(|balance| BalanceNow { block, balance });
         Ok(said.into_iter().map(now).collect())
     }

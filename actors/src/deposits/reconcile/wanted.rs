@@ -52,7 +52,10 @@ pub async fn begin(
         services.now_ms(),
     )?;
     match services.store.commit(batch).await {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            services.listeners.followers.wake(chain);
+            Ok(())
+        }
         Err(CommitError::Conflict(conflict)) if conflict == key => Err(Fault::new(
             Class::Conflict,
             "balances of the chain are already being compared; retry",
@@ -98,7 +101,13 @@ pub async fn commit(
             all.put(key.clone(), expect, rows::encode(&row)?);
         }
         match services.store.commit(all).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                if let Some(chain) = wanted {
+                    services.listeners.followers.wake(chain);
+                    services.listeners.sweepers.wake(chain);
+                }
+                return Ok(());
+            }
             // The follower has gone on with a round at the same time.
             Err(CommitError::Conflict(conflict)) if Some(&conflict) == key.as_ref() => {}
             Err(CommitError::Conflict(_)) => break,

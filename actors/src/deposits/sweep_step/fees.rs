@@ -7,7 +7,10 @@ use covault_core::{
         transfer::{Account, FollowedChain},
     },
     fault::ExecuteCode,
-    networks::{ChainData, Network, Payload, WireKind, evm::Fees},
+    networks::{
+        ChainData, Network, Payload, Queries, WireKind,
+        evm::{self, Fees},
+    },
     schema::wire,
     wallet::Wallet,
 };
@@ -71,9 +74,7 @@ impl SweepSpending<'_> {
         if there.is_zero() {
             return Ok(MovePlan::Change(SweepEvent::NothingLeft));
         }
-        let now = self
-            .balance(&*client, &self.swept.address(), self.job.asset)
-            .await?;
+        let now = self.own_balance(&*client, self.job.asset).await?;
         // What is on its way in is swept another time, what is on its way out never.
         let amount = there.min(now);
         if amount.is_zero() {
@@ -98,7 +99,7 @@ impl SweepSpending<'_> {
         let cost = GasCost {
             limit: quote.fees.estimate_gas,
             price: quote.price(4),
-            data_fee: data_fee(client).await?,
+            data_fee: self.data_fee(client).await?,
         };
         if let Some(pause) = self.too_dear(&cost) {
             return Ok(pause);
@@ -132,12 +133,12 @@ impl SweepSpending<'_> {
         let cost = GasCost {
             limit: quote.fees.estimate_gas,
             price: quote.price(8),
-            data_fee: data_fee(client).await?,
+            data_fee: self.data_fee(client).await?,
         };
         if let Some(pause) = self.too_dear(&cost) {
             return Ok(pause);
         }
-        let coin = self.balance(client, &self.swept.address(), None).await?;
+        let coin = self.own_balance(client, None).await?;
         let most = quote.most(self.swept.rules.max_gas_price);
         if let Some(price) = cost.affordable(coin, most) {
             let gas = gas(cost.limit, price, quote.fees.max_priority_fee.min(price));
@@ -309,8 +310,15 @@ impl SweepSpending<'_> {
     ) -> Result<FeeQuote, ChainError> {
         let payload = self.parse(kind)?;
         let services = &self.swept.services;
-        let queries = tx_builder::queries(services, Network::Evm, &payload);
-        let chain_data = client.chain_data(&queries, services.now_ms()).await?;
+        let queries = match tx_builder::queries(services, Network::Evm, &payload) {
+            // Its number is asked for when it is made.
+            Queries::Evm(queries) => Queries::Evm(evm::Queries {
+                nonce: false,
+                ..queries
+            }),
+            queries => queries,
+        };
+        let chain_data = self.prices(client, &queries).await?;
         // The request names its own fees, so that nothing looks at the price again after this.
         let problem = services
             .chains
@@ -330,6 +338,56 @@ impl SweepSpending<'_> {
                 Ok(FeeQuote { fees, has_base_fee })
             }
             _ => Err(ChainError::Unknown("the nodes report no fees".into())),
+        }
+    }
+
+    /// The prices of this look, with the gas of this transfer.
+    async fn prices(
+        &self,
+        client: &dyn ChainClient,
+        queries: &Queries,
+    ) -> Result<ChainData, ChainError> {
+        let (services, said) = (&self.swept.services, &self.swept.said);
+        let at_ms = services.monotonic.elapsed_ms();
+        if said.has_prices(at_ms) {
+            let gas = client.gas_of(queries).await?;
+            if let Some(data) = said.priced(gas, at_ms) {
+                return Ok(ChainData::Evm(data));
+            }
+        }
+        let data = client.chain_data(queries, services.now_ms()).await?;
+        if let ChainData::Evm(data) = &data {
+            said.learn_prices(data.clone(), at_ms);
+        }
+        Ok(data)
+    }
+
+    /// What the chain takes beside gas, with a quarter more: it changes with each block, and is not part of what is offered.
+    async fn data_fee(&self, client: &dyn ChainClient) -> Result<u128, ChainError> {
+        let said = &self.swept.said;
+        let at_ms = self.swept.services.monotonic.elapsed_ms();
+        let fee = match said.data_fee(at_ms) {
+            Some(fee) => fee,
+            None => {
+                let fee = client.data_fee().await?;
+                said.learn_data_fee(fee, at_ms);
+                fee
+            }
+        };
+        Ok(fee.saturating_add(fee / 4))
+    }
+
+    /// What the wallet has in the newest block.
+    pub(super) async fn own_balance(
+        &self,
+        client: &dyn ChainClient,
+        asset: Option<Account>,
+    ) -> Result<U256, ChainError> {
+        let now_ms = self.swept.services.monotonic.elapsed_ms();
+        let held = (self.swept.account, asset);
+        match self.swept.said.newest(held, now_ms) {
+            Some(known) => Ok(known),
+            None => self.balance(client, &self.swept.address(), asset).await,
         }
     }
 
@@ -386,12 +444,6 @@ pub(super) fn gas_problem(limit: u64) -> Option<String> {
     (limit > MOST_GAS).then(|| {
         format!("the transfer would use {limit} gas, above the accepted maximum of {MOST_GAS}")
     })
-}
-
-/// What the chain takes beside gas, with a quarter more: it changes with each block, and is not part of what is offered.
-async fn data_fee(client: &dyn ChainClient) -> Result<u128, ChainError> {
-    let fee = client.data_fee().await?;
-    Ok(fee.saturating_add(fee / 4))
 }
 
 fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {

@@ -56,7 +56,7 @@ impl SweepSpending<'_> {
         if let Some(pause) = self.too_dear(&cost) {
             return Ok(pause);
         }
-        let coin = self.balance(client, &self.swept.address(), None).await?;
+        let coin = self.own_balance(client, None).await?;
         let missing = reserve(&burn).saturating_sub(coin);
         // What it was topped up with may be enough for less than twice of what is needed by now.
         let is_ready = self.job.top_up.is_some() && coin >= cost.total();
