@@ -1,9 +1,10 @@
 //! Times as text for people.
 
-/// A moment, in milliseconds since the Unix epoch, as people read it, e.g. `2026-11-26 14:05 UTC`, up to the next whole minute. Days are counted as in Howard
+/// A moment, in milliseconds since the Unix epoch, as people read it, e.g. `2026-11-26 14:05 UTC`: the minute in which it is, so that what ends then has
+/// not ended before. Days are counted as in Howard
 /// Hinnant's "chrono-Compatible Low-Level Date Algorithms" (`civil_from_days`).
 pub fn utc(ms: u64) -> String {
-    let minutes = ms.div_ceil(60_000);
+    let minutes = ms / 60_000;
     let (days, minute) = (minutes / 1_440, minutes % 1_440);
     let shifted = days.saturating_add(719_468);
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -35,14 +36,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn utc__should_be_the_calendar_day_and_the_next_whole_minute() {
+    fn utc__should_be_the_calendar_day_and_the_minute_that_it_is_in() {
         for (ms, text) in [
             (0, "1970-01-01 00:00 UTC"),
-            (1, "1970-01-01 00:01 UTC"),
-            (951_782_399_999, "2000-02-29 00:00 UTC"),
+            (59_999, "1970-01-01 00:00 UTC"),
+            (951_782_399_999, "2000-02-28 23:59 UTC"),
             (951_868_800_000, "2000-03-01 00:00 UTC"),
-            (1_000_000_000_000, "2001-09-09 01:47 UTC"),
-            (1_709_251_199_000, "2024-03-01 00:00 UTC"),
+            (1_000_000_000_000, "2001-09-09 01:46 UTC"),
+            (1_709_251_199_000, "2024-02-29 23:59 UTC"),
             (1_735_689_600_000, "2025-01-01 00:00 UTC"),
             (4_102_444_740_000, "2099-12-31 23:59 UTC"),
         ] {

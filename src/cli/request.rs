@@ -277,15 +277,10 @@ fn payload(request: &SigningRequest) -> anyhow::Result<(String, Value)> {
     Ok((name.clone(), payload.clone()))
 }
 
-/// The minute in which it was.
-fn time(ms: u64) -> String {
-    moment::utc(ms.saturating_sub(ms % 60_000))
-}
-
 fn requests(list: &[SigningRequest]) -> String {
     let rows = list.iter().map(|request| {
         [
-            time(request.creation_timestamp),
+            moment::utc(request.creation_timestamp),
             one_line(&request.uuid),
             payload(request).map_or_else(|_| "-".to_owned(), |(kind, _)| kind),
             state(request),
@@ -311,7 +306,7 @@ fn lines(request: &SigningRequest) -> anyhow::Result<Vec<String>> {
         ("kind", kind),
         ("status", state(request)),
         ("reason", request.failed_reason.clone()),
-        ("created", time(request.creation_timestamp)),
+        ("created", moment::utc(request.creation_timestamp)),
         ("vault", request.vault_uuid.clone().unwrap_or_default()),
         ("transaction", request.tx_hash.clone()),
         ("replaces", request.replaces_uuid.clone()),

@@ -189,7 +189,7 @@ async fn a_hold__should_be_refused_in_words_that_say_until_when_and_who_can_reje
     let fault: Fault = held(&until);
     assert_eq!(
         fault.message(),
-        "holds this payment until 2023-11-15 10:14 UTC, 12 hours after it first verified enough approvals: until then \
+        "holds this payment until 2023-11-15 10:13 UTC, 12 hours after it first verified enough approvals: until then \
          treasurer, controller, director can reject it"
     );
     let until_ms = BEGIN_MS + 12 * HOUR_MS;
