@@ -385,12 +385,50 @@ fn foreign(text: &str) -> String {
         letter if letter.is_control() => ' ',
         letter => letter,
     };
-    let text: String = text.chars().map(plain).collect();
-    text.replace("://", ": //").replace("www.", "www .")
+    let mut shown = String::with_capacity(text.len());
+    let mut letters = text.chars().map(plain).peekable();
+    let mut before = ' ';
+    while let Some(letter) = letters.next() {
+        // Programs make a link of a name of a host, too.
+        let next = letters.peek().copied().unwrap_or(' ');
+        let is_in_a_name = matches!(letter, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}')
+            && before.is_alphanumeric()
+            && next.is_alphabetic();
+        let is_in_a_url = letter == ':' && next == '/';
+        if is_in_a_name {
+            shown.push(' ');
+        }
+        shown.push(letter);
+        if is_in_a_url {
+            shown.push(' ');
+        }
+        before = letter;
+    }
+    shown
 }
 
 /// Text that Slack shows as it is: no mention, no link with another text.
 fn slack_text(text: &str) -> String {
     let text = text.replace('&', "&amp;");
     text.replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign__should_leave_nothing_that_a_program_makes_a_link_of() {
+        for (text, shown) in [
+            ("https://evil.example/x", "https: //evil .example/x"),
+            ("WWW.evil.Example", "WWW .evil .Example"),
+            ("covault-login.example/x", "covault-login .example/x"),
+            ("b\u{fc}ro\u{3002}example", "b\u{fc}ro \u{3002}example"),
+            ("rent\n\u{202e}now", "rent ?now"),
+            ("1.5 ETH. Paid. 10.0.0.1", "1.5 ETH. Paid. 10.0.0.1"),
+        ] {
+            assert_eq!(foreign(text), shown);
+        }
+    }
 }
