@@ -5,7 +5,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId, WalletId},
     networks::Payload,
-    request::{RequestState, SigningRequest},
+    request::SigningRequest,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -65,7 +65,8 @@ pub fn add(
     if let (None, Some(payload)) = (before, payload) {
         terms.extend(payload.recipients(request.network));
     }
-    if before.is_none_or(|before| hashes(before).is_empty()) {
+    let known = before.map_or("", hashes);
+    if known != hashes(request) {
         // Several are joined by commas.
         let hashes = hashes(request).split(',');
         terms.extend(hashes.filter(|hash| !hash.is_empty()).map(str::to_owned));
@@ -79,13 +80,7 @@ pub fn add(
     Ok(())
 }
 
-/// The hashes of its transaction, as responses show them.
+/// The hashes of its transaction, from when it is signed on: a block may have it although nodes refused it.
 fn hashes(request: &SigningRequest) -> &str {
-    match &request.state {
-        RequestState::Succeeded {
-            signed: Some(signed),
-            ..
-        } => &signed.tx_hash,
-        _ => "",
-    }
+    request.state.tx_hash().unwrap_or_default()
 }
