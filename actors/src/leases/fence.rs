@@ -175,6 +175,7 @@ fn needs_lease(write: &RowWrite) -> bool {
         | KeySpace::Transaction
         | KeySpace::Replacement
         | KeySpace::Awaiting
+        | KeySpace::AwaitingPerson
         | KeySpace::RuleChanges
         | KeySpace::ChainCursor
         | KeySpace::BlockHeader

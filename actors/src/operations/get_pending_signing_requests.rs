@@ -15,6 +15,7 @@ use super::{Operation, OperationCall, lookup::request_message};
 use crate::{
     commands::caller::{Caller, VaultScope, vault_in_scope},
     lists::{MAX_PAGE, PageBytes, READ_CHUNK},
+    requests::awaiting,
     services::{Services, skip_unreadable},
     store::{Key, KeySpace, Scan, rows},
 };
@@ -38,7 +39,6 @@ impl Operation for GetPendingSigningRequests {
 
     async fn run(call: OperationCall<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
         let (services, caller) = (call.services, call.caller);
-        let parts = parts(services, caller, &message.vault_uuid).await?;
         // Without a limit it is the whole list, as programs written for the public product take it to be.
         let limit = message.limit.filter(|limit| *limit != 0);
         let is_whole = limit.is_none();
@@ -59,8 +59,14 @@ impl Operation for GetPendingSigningRequests {
                 return Err(Fault::field("onlyMine", problem));
             }
         };
+        // What waits for others hides nothing: a person has a list of his own.
+        let all = match person {
+            None => Key::new(KeySpace::Awaiting, &[]),
+            Some(name) => awaiting::of_person(name),
+        };
+        let parts = parts(services, caller, &message.vault_uuid, &all).await?;
         let now_ms = services.now_ms();
-        let mut lists = PendingLists::new(services, parts, after, limit);
+        let mut lists = PendingLists::new(services, (&all, parts), after, limit);
         let (mut signing_requests, mut bytes) = (Vec::new(), PageBytes::default());
         let (mut turn, mut last, mut looked_at) = (None, None, 0_usize);
         let goes_on = 'list: loop {
@@ -150,7 +156,8 @@ impl Place {
     /// That of a row.
     fn of(key: &Key) -> Option<Self> {
         let (due_ms, request) = rows::awaited(key)?;
-        let vault = VaultId::from_bytes(*key.bytes.first_chunk::<16>()?);
+        let (rest, _) = key.bytes.split_last_chunk::<24>()?;
+        let vault = VaultId::from_bytes(*rest.last_chunk()?);
         Some(Self {
             due_ms,
             request,
@@ -174,10 +181,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// The vaults that are meant.
-async fn parts(services: &Services, caller: &Caller, uuid: &str) -> Result<Vec<Key>, Fault> {
+/// The vaults that are meant, each as a part of the list of all.
+async fn parts(
+    services: &Services,
+    caller: &Caller,
+    uuid: &str,
+    all: &Key,
+) -> Result<Vec<Key>, Fault> {
     let vaults: &[VaultId] = match (&caller.vaults, uuid) {
-        (VaultScope::All, "") => return with_requests(services).await,
+        (VaultScope::All, "") => return with_requests(services, all).await,
         (VaultScope::Only(vaults), "") => vaults,
         _ => {
             let vault = vault_in_scope(caller, uuid)?;
@@ -187,24 +199,26 @@ async fn parts(services: &Services, caller: &Caller, uuid: &str) -> Result<Vec<K
             &[vault]
         }
     };
-    let parts: BTreeSet<_> = vaults.iter().copied().map(rows::awaiting_of).collect();
+    let part = |vault: &VaultId| Key::new(all.space, &[&all.bytes, vault.as_bytes()]);
+    let parts: BTreeSet<_> = vaults.iter().map(part).collect();
     Ok(parts.into_iter().collect())
 }
 
 /// The vaults of which something waits. Beyond so many all that wait are one part, vault after vault.
-async fn with_requests(services: &Services) -> Result<Vec<Key>, Fault> {
-    let all = Key::new(KeySpace::Awaiting, &[]);
+async fn with_requests(services: &Services, all: &Key) -> Result<Vec<Key>, Fault> {
     let mut scan = Scan::prefix(all.space, &all.bytes, 1);
     let mut parts = Vec::new();
     while let Some((key, _)) = services.store.scan(&scan).await?.pop() {
         if parts.len() >= VAULTS {
-            return Ok(vec![all]);
+            return Ok(vec![all.clone()]);
         }
-        let Some(vault) = key.bytes.first_chunk::<16>() else {
+        let rest = key.bytes.strip_prefix(all.bytes.as_slice());
+        let Some(vault) = rest.and_then(|rest| rest.first_chunk::<16>()) else {
             break;
         };
-        scan.from = Some([vault.as_slice(), &[u8::MAX; 25]].concat());
-        parts.push(rows::awaiting_of(VaultId::from_bytes(*vault)));
+        let part = Key::new(all.space, &[&all.bytes, vault]);
+        scan.from = Some([part.bytes.as_slice(), &[u8::MAX; 25]].concat());
+        parts.push(part);
     }
     Ok(parts)
 }
@@ -228,8 +242,13 @@ struct PendingPage {
 }
 
 impl<'a> PendingLists<'a> {
-    fn new(services: &'a Services, prefixes: Vec<Key>, after: Option<Place>, limit: usize) -> Self {
-        let after = after.map(|after| after.key());
+    fn new(
+        services: &'a Services,
+        (all, prefixes): (&Key, Vec<Key>),
+        after: Option<Place>,
+        limit: usize,
+    ) -> Self {
+        let after = after.map(|after| [all.bytes.as_slice(), &after.key().bytes].concat());
         let chunk = limit
             .checked_div(prefixes.len())
             .unwrap_or(limit)
@@ -237,7 +256,7 @@ impl<'a> PendingLists<'a> {
         let parts = prefixes.into_iter().map(|prefix| PendingPage {
             // The same place in each list.
             from: after.as_ref().and_then(|after| {
-                let place = after.bytes.get(prefix.bytes.len()..)?;
+                let place = after.get(prefix.bytes.len()..)?;
                 Some([&prefix.bytes, place, &[0]].concat())
             }),
             prefix,

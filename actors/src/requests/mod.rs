@@ -3,6 +3,7 @@
 pub mod account;
 pub mod account_queues;
 pub mod approval_waits;
+pub mod awaiting;
 pub mod batch_claim;
 pub mod failures;
 pub mod followed;

@@ -21,7 +21,7 @@ use crate::{
     commands::command_commit::CommandCommit,
     requests::{
         account::ChainAccount,
-        approval_waits,
+        approval_waits, awaiting,
         batch_claim::BatchClaim,
         failures, followed, refused,
         replacement_claim::ReplacementClaim,
@@ -502,15 +502,7 @@ async fn try_advance(
         let key = rows::transaction(next.id);
         batch.put(key, Precondition::Any, rows::encode(settled)?);
     }
-    let (waited, waits) = (awaiting(request), awaiting(&next));
-    if waited != waits {
-        if let Some(key) = waited {
-            batch.delete(key, Precondition::Any);
-        }
-        if let Some(key) = waits {
-            batch.put(key, Precondition::Any, rows::encode(&())?);
-        }
-    }
+    awaiting::change(&mut batch, request, &next)?;
     // Before anyone hears of it: what continues, or has ended, waits for nothing.
     let goes_on = delayed.is_set() && next.state.effect() != request.state.effect();
     match next.state.doubt() {
@@ -600,10 +592,4 @@ fn asked_for_nothing_seen(before: &RequestState, next: &RequestState) -> bool {
         _ => false,
     };
     asked && matches!(next, RequestState::Failed { signatures, .. } if signatures.is_empty())
-}
-
-/// The row by which a request is found as long as it waits for people.
-pub fn awaiting(request: &SigningRequest) -> Option<Key> {
-    let waits = matches!(request.state, RequestState::AwaitingApproval { .. });
-    waits.then(|| rows::awaiting(request.vault, request.consent.due_ms(), request.id))
 }

@@ -152,6 +152,8 @@ pub enum KeySpace {
     Sweep = 71,
     /// Token id, chain, token (nothing: the coin) -> what was swept in all.
     SweepTotal = 72,
+    /// Hash of a name, vault id, time, request id -> nothing: the requests that wait for one person, by when they expire.
+    AwaitingPerson = 73,
     /// Request id -> id of the batch payment that it was made for.
     RequestBatch = 74,
     /// Wallet id, chain id, contract of a token -> id of the batch payment that sets its allowance now.
@@ -169,7 +171,7 @@ pub enum KeySpace {
 
 impl KeySpace {
     /// Every kind, in order.
-    pub const ALL: [Self; 77] = [
+    pub const ALL: [Self; 78] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -241,6 +243,7 @@ impl KeySpace {
         Self::RequestTerm,
         Self::Sweep,
         Self::SweepTotal,
+        Self::AwaitingPerson,
         Self::RequestBatch,
         Self::AllowanceBatch,
         Self::SweepTopUp,

@@ -28,6 +28,7 @@ use crate::{
         tasks::{AbortOnDrop, contained},
     },
     requests::{
+        awaiting,
         request_store::{self, AdvanceError, CommitExtras},
         signing::ARCHIVED,
         tx_builder,
@@ -440,7 +441,7 @@ async fn expire(
             let Some((request, version)) = found.flatten() else {
                 continue;
             };
-            if request_store::awaiting(&request).as_ref() != Some(key) {
+            if awaiting::row(&request).as_ref() != Some(key) {
                 continue;
             }
             if request.consent.is_hold_over(services.now_ms()) {
