@@ -70,6 +70,16 @@ pub async fn make(
         BatchStage::Allowance => "lets the batch contract take the total",
         BatchStage::Send => "pays",
     };
+    let mut before = progress.requests.iter().rev();
+    let before = before.find(|it| it.stage == BatchStage::Send && stage == BatchStage::Send);
+    let before = before.map_or(String::new(), |it| {
+        // Whoever approves is the last who can see that a chain's nodes have lied.
+        format!(
+            ". Request {} was to pay the same before: look on the chain whether its recipients were paid, before you approve \
+             this one",
+            it.request
+        )
+    });
     let proposal = SigningProposal {
         content: ProposalContent::BatchRequest {
             payload,
@@ -78,7 +88,7 @@ pub async fn make(
         },
         wallet,
         wallet_version,
-        notes: Some(format!("batch payment {}: {what}", batch.id)),
+        notes: Some(format!("batch payment {}: {what}{before}", batch.id)),
         token: batch.token,
         client_signer,
         command_commit,

@@ -362,6 +362,17 @@ async fn a_failed_batch__should_be_resumed_only_when_nothing_was_paid() {
     let resumed = resume(&gateway, &uuid).await.unwrap();
     assert_eq!(stages(&resumed), ["send", "send"]);
     assert_ne!(resumed.requests[0].uuid, resumed.requests[1].uuid);
+    // Whoever approves it is the last who can see that nodes have lied about the first one.
+    let notes = async |place: usize| {
+        let request = details(&gateway, &resumed.requests[place].uuid).await;
+        request.notes.unwrap()
+    };
+    let earlier = format!(
+        "Request {} was to pay the same before: look on the chain",
+        resumed.requests[0].uuid
+    );
+    assert!(notes(1).await.contains(&earlier));
+    assert!(!notes(0).await.contains("before"));
     assert_eq!(
         *resume(&gateway, &uuid).await.unwrap_err().class(),
         Class::WrongState
