@@ -39,7 +39,7 @@ struct NodeLinkForm {
 pub fn begin(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     let form: NodeLinkForm = response::json_of(call.head, &call.body)?;
     let page = call.page;
-    let key_name = try_link(call, || {
+    let key_name = try_link(call, &form.link, || {
         page.links.find(&secret(&form.link)?, call.now_ms())
     })?;
     let mut challenge = [0; 32];
@@ -76,13 +76,13 @@ pub fn finish(call: &PageCall<'_>) -> Result<PageResponse, PageError> {
     let form: NodeEnrolForm = response::json_of(call.head, &call.body)?;
     let page = call.page;
     // Before the signature: who has no link costs nothing, and is locked out.
-    try_link(call, || {
+    try_link(call, &form.link, || {
         page.links.find(&secret(&form.link)?, call.now_ms())
     })?;
     let line = form.passkey.line(&page.place, &form.credential)?;
     line.check()?;
     let words = line.fingerprint()?.join(" ");
-    let key_name = try_link(call, || {
+    let key_name = try_link(call, &form.link, || {
         let secret = secret(&form.link)?;
         let key_name = page.links.find(&secret, call.now_ms())?;
         if key_name != form.passkey.key_name {
@@ -110,13 +110,15 @@ fn secret(link: &str) -> Result<[u8; 32], Fault> {
 /// Counts links that cannot be used.
 fn try_link<T>(
     call: &PageCall<'_>,
+    link: &str,
     tried: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<T, PageError> {
     let lock_out = &call.page.lock_out;
-    lock_out.check(TriedSecret::Link, call.address, call.now_ms())?;
+    let link = TriedSecret::link(link);
+    lock_out.check(link, call.address, call.now_ms())?;
     Ok(tried().inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(TriedSecret::Link, call.address, call.now_ms());
+            lock_out.wrong(link, call.address, call.now_ms());
         }
     })?)
 }

@@ -33,7 +33,7 @@ struct LinkForm {
 pub async fn begin(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let form: LinkForm = response::json(call)?;
     let accounts = call.gateway().accounts();
-    let enrolment = try_link(call, accounts.enrolment(&form.link)).await?;
+    let enrolment = try_link(call, &form.link, accounts.enrolment(&form.link)).await?;
     let mut challenge = [0; 32];
     // Nothing is concluded from its answer: no attestation is asked for. What proves the passkey comes next.
     call.console.api.entropy.fill(&mut challenge);
@@ -183,7 +183,12 @@ pub async fn finish(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
     let line = form.passkey.line(&call.console.place, &form.credential)?;
     let shown = (line.line()?, line.fingerprint()?.join(" "));
     let accounts = call.gateway().accounts();
-    try_link(call, accounts.enrol(&form.link, line, call.browser())).await?;
+    try_link(
+        call,
+        &form.link,
+        accounts.enrol(&form.link, line, call.browser()),
+    )
+    .await?;
     Ok(PageResponse::json(
         &json!({"line": shown.0, "words": shown.1}),
     ))
@@ -192,13 +197,15 @@ pub async fn finish(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> {
 /// Counts links that cannot be used.
 async fn try_link<T>(
     call: &ConsoleCall<'_>,
+    link: &str,
     tried: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, PageError> {
     let lock_out = &call.console.lock_out;
-    lock_out.check(TriedSecret::Link, call.address, call.now_ms())?;
+    let link = TriedSecret::link(link);
+    lock_out.check(link, call.address, call.now_ms())?;
     Ok(tried.await.inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(TriedSecret::Link, call.address, call.now_ms());
+            lock_out.wrong(link, call.address, call.now_ms());
         }
     })?)
 }

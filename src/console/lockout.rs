@@ -26,10 +26,8 @@ pub fn describe() {
     );
 }
 
-/// Tries with one passkey that may fail.
+/// Tries with one passkey or link that may fail.
 const TRIES: u32 = 5;
-/// Links that may be wrong. An office has one address, and people open old ones.
-const LINKS: u32 = 20;
 /// How long one waits after that, and how long a wrong try counts, in milliseconds.
 const WAIT_MS: u64 = 15 * 60 * 1000;
 /// Most places that are remembered; those that were wrong least lately are forgotten first.
@@ -40,8 +38,8 @@ const REMEMBERED: usize = 10_000;
 pub enum TriedSecret {
     /// To sign in with a passkey, by SHA-256 of its credential id: anyone who has it, if anyone.
     Passkey([u8; 32]),
-    /// To enrol with a link.
-    Link,
+    /// To enrol with a link, by SHA-256 of its secret: nobody keeps others at the same address from theirs with a wrong one.
+    Link([u8; 32]),
 }
 
 impl TriedSecret {
@@ -50,17 +48,15 @@ impl TriedSecret {
         Self::Passkey(Sha256::digest(credential_id).into())
     }
 
+    /// To enrol with the link of a secret.
+    pub fn link(secret: &str) -> Self {
+        Self::Link(Sha256::digest(secret).into())
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Passkey(_) => "passkey",
-            Self::Link => "link",
-        }
-    }
-
-    fn most(self) -> u32 {
-        match self {
-            Self::Passkey(_) => TRIES,
-            Self::Link => LINKS,
+            Self::Link(_) => "link",
         }
     }
 }
@@ -99,7 +95,7 @@ impl LockOut {
                 all.remove(&place);
                 Ok(())
             }
-            Some(tries) if tries.count >= tried.most() => {
+            Some(tries) if tries.count >= TRIES => {
                 counter!(WRONG_TRIES, "with" => tried.name(), "outcome" => "waits").increment(1);
                 let until_ms = tries.last_ms.saturating_add(WAIT_MS);
                 Err(CallRefusal {
@@ -176,14 +172,15 @@ mod tests {
         let lock = LockOut::default();
         for number in 0..u32::try_from(REMEMBERED + 10).unwrap() {
             let address = IpAddr::from(number.to_be_bytes());
-            lock.wrong(TriedSecret::Link, Some(address), u64::from(number));
+            lock.wrong(TriedSecret::link(""), Some(address), u64::from(number));
         }
         assert_eq!(lock.0.lock().len(), REMEMBERED);
-        for end in 1..=LINKS {
+        for end in 1..=TRIES {
             let address = format!("2001:db8::{end:x}").parse().unwrap();
-            lock.wrong(TriedSecret::Link, Some(address), 20_000);
+            lock.wrong(TriedSecret::link("a"), Some(address), 20_000);
         }
         let address = Some("2001:db8::ffff".parse().unwrap());
-        assert!(lock.check(TriedSecret::Link, address, 20_001).is_err());
+        assert!(lock.check(TriedSecret::link("a"), address, 20_001).is_err());
+        assert!(lock.check(TriedSecret::link("b"), address, 20_001).is_ok());
     }
 }
