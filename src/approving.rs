@@ -211,8 +211,14 @@ pub fn asked(
         ),
         text = fields,
     );
+    if let Some(notes) = request.notes.as_deref().filter(|it| !it.is_empty()) {
+        shown.push_str(&format!(
+            "\nnotes   {notes:?}, as the service says; they are not signed"
+        ));
+    }
     for said in contents(&fields) {
-        shown.push_str(&format!("\nthe content reads {said:?}"));
+        let ShownContent { label, shown: text } = said;
+        shown.push_str(&format!("\n{} {text:?}", label.replace("The", "the")));
     }
     Ok(RequestToApprove {
         uuid,
@@ -241,16 +247,42 @@ pub fn check_one_coin(all: &[RequestToApprove]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is base64 in the JSON of a payload, and a text.
-pub fn contents(json: &serde_json::Value) -> Vec<String> {
+/// The content of a message, or a part of it, as people read and compare it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownContent {
+    /// What stands before it.
+    pub label: &'static str,
+    /// A text, or hex.
+    pub shown: String,
+}
+
+/// What is base64 in the JSON of a payload: the text that it is, or hex. 32 bytes are shown as hex in any case, because they
+/// may be the hash of something.
+pub fn contents(json: &serde_json::Value) -> Vec<ShownContent> {
     let Some(fields) = json.as_object() else {
         return Vec::new();
     };
     let mut found = Vec::new();
     for (name, value) in fields {
         let bytes = value.as_str().filter(|_| name == "content");
-        let bytes = bytes.and_then(|text| STANDARD.decode(text).ok());
-        found.extend(bytes.and_then(|bytes| String::from_utf8(bytes).ok()));
+        if let Some(bytes) = bytes.and_then(|text| STANDARD.decode(text).ok()) {
+            let hex = |label| ShownContent {
+                label,
+                shown: format!("0x{}", hex::encode(&bytes)),
+            };
+            match (String::from_utf8(bytes.clone()), bytes.len()) {
+                (Err(_), _) => found.push(hex("The content is no text; as hex it is")),
+                (Ok(text), length) => {
+                    found.push(ShownContent {
+                        label: "The content reads",
+                        shown: text,
+                    });
+                    if length == 32 {
+                        found.push(hex("As hex these 32 bytes are"));
+                    }
+                }
+            }
+        }
         found.extend(contents(value));
     }
     found

@@ -224,6 +224,15 @@ pub fn read(file: &[u8], of: &PaidAsset, decimals: usize) -> PaymentSheet {
             sheet.problem(number, "file", what);
         }
         let row = row(&mut sheet, number, &cells, of, decimals);
+        if separator == ';' && may_be_thousands(&row.amount) {
+            let what = format!(
+                "{} may be {} with a point between thousands, or have decimals: write it without the point, or with other \
+                 than three digits behind it",
+                row.amount,
+                row.amount.replace('.', "")
+            );
+            sheet.problem(number, "amount", what);
+        }
         let again = seen.get(&row.recipient).copied();
         seen.entry(row.recipient.clone()).or_insert(number);
         sheet.rows.push(SheetRow { again, ..row });
@@ -307,10 +316,28 @@ fn row(
         recipient,
         amount: amount.to_owned(),
         units,
-        is_formula: notes.starts_with(['=', '+', '-', '@']),
+        is_formula: is_formula(notes),
         notes: notes.to_owned(),
         again: None,
     }
+}
+
+/// Whether a point in an amount may separate thousands. Spreadsheets that write semicolons between cells do so, mostly, where
+/// it is written in this way.
+fn may_be_thousands(amount: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    amount.split_once('.').is_some_and(|(whole, rest)| {
+        let is_group = (1..=3).contains(&whole.len()) && !whole.starts_with('0');
+        is_group && rest.len() == 3 && digits(whole) && digits(rest)
+    })
+}
+
+/// Whether a spreadsheet takes a text for a formula, or what follows blanks and quotation marks in it.
+pub fn is_formula(text: &str) -> bool {
+    // Some spreadsheets take the wide forms of these for the same.
+    let begin = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+    text.trim_start_matches([' ', '\u{a0}', '"'])
+        .starts_with(begin)
 }
 
 /// An amount in the smallest unit.

@@ -24,7 +24,7 @@ use crate::{
         standing::{ApprovalStanding, is_held},
         text::Text,
         totals,
-        views::{RequestView, Shell, TotalView},
+        views::{FeePlaceView, RequestView, Shell, TotalView},
     },
 };
 
@@ -79,6 +79,8 @@ struct RequestPage {
     totals: Vec<TotalView>,
     /// How many of them may move more than these sums.
     unsummed: usize,
+    /// The chains on which several pay a fee.
+    fee_places: Vec<FeePlaceView>,
     /// Those that were chosen and are not shown, and why.
     left_out: Vec<(String, &'static str)>,
     can_approve: bool,
@@ -342,6 +344,7 @@ async fn page(
         is_told_differently,
         totals,
         unsummed,
+        fee_places: FeePlaceView::of(requests.iter().map(|it| &it.request)),
         left_out,
         can_approve,
         vaults: vaults.iter().map(VaultId::to_string).collect(),

@@ -63,6 +63,23 @@ fn read__should_take_what_spreadsheets_write() {
 }
 
 #[test]
+fn read__should_refuse_what_may_be_thousands_in_a_file_with_semicolons() {
+    let semicolons = |amount: &str| told(&sheet(&format!("recipient;amount\n{{a}};{amount}"), 6));
+    for amount in ["1.200", "12.000", "999.999"] {
+        let whole = amount.replace('.', "");
+        let said = semicolons(amount);
+        let expected = format!("row 2, amount: {amount} may be {whole} with a point");
+        assert!(said.starts_with(&expected), "{said}");
+        let commas = sheet(&format!("recipient,amount\n{{a}},{amount}"), 6);
+        assert_eq!(told(&commas), "");
+    }
+    for amount in ["1200", "1.2", "1.20", "1.2000", "0.125", "1234.567"] {
+        assert_eq!(semicolons(amount), "", "{amount}");
+    }
+    assert!(semicolons("1.200.000").contains("must be a number"));
+}
+
+#[test]
 fn read__should_mark_who_is_paid_twice_however_the_address_is_written() {
     let lower = C.to_lowercase();
     let again = sheet(

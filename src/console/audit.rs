@@ -92,11 +92,15 @@ async fn chosen(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<AuditCho
         chains.insert(0, (SERVICE.to_owned(), "the service".to_owned()));
     }
     let wanted = call.parameter("chain");
-    let chosen = chains.iter().find(|(chain, _)| *chain == wanted);
-    let Some((chain, name)) = chosen.or_else(|| chains.first()).cloned() else {
+    let chosen = match wanted.as_str() {
+        "" => chains.first(),
+        // Never another one in its place.
+        wanted => chains.iter().find(|(chain, _)| chain == wanted),
+    };
+    let Some((chain, name)) = chosen.cloned() else {
         return Err(PageError::new(
             StatusCode::NOT_FOUND,
-            "there is no vault that you see",
+            "there is no such log that you see",
         ));
     };
     Ok(AuditChoice {
@@ -181,19 +185,23 @@ pub async fn verify(
     signed_in: &SignedIn,
 ) -> Result<PageResponse, PageError> {
     let AuditChoice { chain, name, .. } = chosen(call, signed_in).await?;
-    let _place = call.long_read(signed_in)?;
+    let _place = call.console.long_reads.take(signed_in.user.id)?;
     let of: AuditChain = chain.parse()?;
     let from: u64 = call.parameter("from").parse().unwrap_or(1).max(1);
     let hash = call.parameter("hash");
     let last = head(call, &chain).await?;
     // A link that someone has sent is no reason to doubt the log.
-    if from > last.saturating_add(1) {
+    if from > last.max(1) {
         let problem = format!("from: the log has {last} entries");
         return Err(PageError::new(StatusCode::BAD_REQUEST, &problem));
     }
     let previous = match (from, hash.as_str()) {
         (1, _) | (_, "") => NO_HASH,
-        (_, hash) => parse_hash("hash", hash)?,
+        (from, hash) => {
+            let hash = parse_hash("hash", hash)?;
+            check_link(call, &chain, from, &hash).await?;
+            hash
+        }
     };
     // Without what comes before, a part of a chain fits to nothing.
     let first = if previous == NO_HASH { 1 } else { from };
@@ -218,7 +226,7 @@ pub async fn verify(
                 break 'chain;
             }
         }
-        if check.next.saturating_sub(first) >= CHECKED {
+        if check.next.saturating_sub(first) >= CHECKED && check.next <= last {
             goes_on = true;
             break;
         }
@@ -234,6 +242,30 @@ pub async fn verify(
         problem,
         goes_on,
     })
+}
+
+/// Whether the entry before `from` has this hash, as the address of the page says.
+async fn check_link(
+    call: &ConsoleCall<'_>,
+    chain: &str,
+    from: u64,
+    hash: &[u8; 32],
+) -> Result<(), PageError> {
+    let before = from.saturating_sub(1);
+    let request = admin::ListAuditEntriesRequest {
+        chain: chain.to_owned(),
+        from: before,
+    };
+    let found = call.look_up::<ListAuditEntries>(&request).await?.entries;
+    let found = found.first().filter(|entry| entry.at == before);
+    if found.is_some_and(|entry| entry.hash == hex::encode(hash)) {
+        return Ok(());
+    }
+    let problem = format!(
+        "hash: it is not that of entry {before} of this log, so this link says nothing about the log; check it from its \
+         first entry on"
+    );
+    Err(PageError::new(StatusCode::BAD_REQUEST, &problem))
 }
 
 /// How far a chain was found to fit.

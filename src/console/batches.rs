@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use covault_actors::{
     chain_rpc::ChainKey,
     operations::{
-        ApproveBatchPayment, EstimateFee, GetBalance, GetBatchPayment, ListBatchPayments,
-        RejectBatchPayment, ResumeBatchPayment,
+        ApproveBatchPayment, GetBalance, GetBatchPayment, ListBatchPayments, RejectBatchPayment,
+        ResumeBatchPayment,
     },
     users::SignedIn,
 };
@@ -27,16 +27,18 @@ use covault_core::{
 };
 
 use super::{
-    ConsoleCall, facts, forbidden,
+    ConsoleCall, facts,
+    fee_estimates::{self, FeeWork},
+    forbidden,
     pages::vault_names,
-    requests::{details, view},
+    requests::{SEND, details, view},
     response::{PageError, PageResponse},
     sessions,
     text::{Text, Time},
     views::{ChoiceView, RequestView, Shell},
 };
 use crate::{
-    batch_sheet::PaidAsset,
+    batch_sheet::{PaidAsset, is_formula},
     units::{coin, in_decimals, in_units},
 };
 
@@ -49,12 +51,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REQUESTS: usize = 10;
 /// Of each of them those that replace its transaction, the newest.
 const REPLACEMENTS: usize = 3;
-/// Gas of a call of the batch contract: what it takes at most for a row, and beside them. An allowance takes the latter, too.
-const ROW_GAS: u64 = 40_000;
-const CALL_GAS: u64 = 60_000;
-/// Weight of a Bitcoin payment in vbytes: of an output, and of everything else with three inputs.
-const OUTPUT_VBYTES: u64 = 43;
-const OTHER_VBYTES: u64 = 300;
 const STATES: [&str; 5] = [
     "waits for approval",
     "on its way",
@@ -124,6 +120,8 @@ struct BatchPage {
     held_up: Text,
     /// It failed after it let the contract take the total.
     leaves_allowance: bool,
+    /// A request was made that was to pay its rows.
+    has_earlier: bool,
     requests: Vec<(String, Option<RequestView>)>,
     /// What this person can do.
     may: AllowedActions,
@@ -304,7 +302,7 @@ pub async fn page(
                     .map(|it| it.in_units(amount))
                     .unwrap_or_default(),
                 notes: Text::new(&row.notes),
-                is_formula: row.notes.starts_with(['=', '+', '-', '@']),
+                is_formula: is_formula(&row.notes),
                 duplicate: row.duplicate,
             }
         })
@@ -351,6 +349,7 @@ pub async fn page(
         missing,
         held_up: Text::new(&batch.held_up_by),
         leaves_allowance: leaves_allowance(&batch),
+        has_earlier: batch.requests.iter().any(|made| made.stage == SEND),
         requests,
         may,
         batch: batch_view(&batch),
@@ -401,18 +400,27 @@ async fn may(
         .pages(&caller)
         .vault(&batch.vault_uuid)
         .await?;
+    let name = &signed_in.user.name;
+    let is_named = vault.approvals.as_ref().is_some_and(|rule| {
+        let mut of = rule.of.iter();
+        of.any(|it| it.name == *name)
+    });
+    let concerned = is_named || batch.made_by == *name;
     let people = vault.approvals.is_some_and(|rule| {
         let mut wallets = rule.wallets.iter();
         rule.mode == "manual" || wallets.any(|it| it.address == batch.address && it.needs > 0)
     });
     Ok(AllowedActions {
-        approve: waits && people,
-        resume: batch.resumable && people,
-        reject: waits || batch.resumable || !batch.held_up_by.is_empty(),
-        why_not: match (waits || batch.resumable, people) {
-            (true, false) => {
+        approve: concerned && waits && people,
+        resume: concerned && batch.resumable && people,
+        reject: concerned && (waits || batch.resumable || !batch.held_up_by.is_empty()),
+        why_not: match (waits || batch.resumable, people, concerned) {
+            (true, false, _) => {
                 "Nobody approves the requests of this wallet with a passkey, so a browser does not start them: use \
                  covault batch approve or covault batch resume."
+            }
+            (true, true, false) => {
+                "Whoever made it, and the people whom the vault's rule names, approve, resume and reject it."
             }
             _ => "",
         },
@@ -510,36 +518,17 @@ async fn fee_about(
     batch: &BatchPaymentSummary,
     paid: &PaidAsset,
 ) -> Option<U256> {
-    let request = wire::EstimateFeeRequest {
-        network_type: paid.network.to_wire().into(),
-        chain_id: paid.chain_id.and_then(|id| id.try_into().ok()),
+    let work = FeeWork {
+        chain: paid.asset().place,
+        payments: batch.recipients.into(),
+        other_calls: if paid.token.is_some() { 2 } else { 0 },
+        is_transfer: false,
+        is_unknown: false,
+        gas: None,
+        named: None,
     };
-    let said = call
-        .operation::<EstimateFee>(signed_in, &request)
-        .await
-        .ok()?;
-    let normal = said.normal?;
-    let price = parse_u256(&normal.most_price).ok()?;
-    let rows = u64::from(batch.recipients);
-    Some(match paid.network {
-        Network::Evm => {
-            let allowances = if paid.token.is_some() { 2 } else { 0 };
-            let gas = rows
-                .saturating_mul(ROW_GAS)
-                .saturating_add(CALL_GAS.saturating_mul(1 + allowances));
-            price.saturating_mul(U256::from(gas))
-        }
-        Network::Bitcoin => {
-            let vbytes = rows
-                .saturating_mul(OUTPUT_VBYTES)
-                .saturating_add(OTHER_VBYTES);
-            price.saturating_mul(U256::from(vbytes))
-        }
-        _ => {
-            let one = parse_u256(&normal.transfer_fee).ok()?;
-            one.saturating_mul(U256::from(rows.saturating_add(1)))
-        }
-    })
+    let asked = fee_estimates::ask(call, signed_in, std::iter::once(work.chain)).await;
+    work.cost(&asked)
 }
 
 /// A field of a form that was posted.

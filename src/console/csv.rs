@@ -14,15 +14,17 @@ use covault_core::fault::Fault;
 use futures::stream;
 
 use super::{
-    Console, ConsoleCall, LongRead,
+    Console, ConsoleCall,
     history_filter::{HistoryFilter, goes_on, list},
     listing::shown,
+    reader_places::ReaderPlace,
     response::{PageError, PageResponse},
     search::{SEARCH_PAGE, Search, ShownRequests},
     sessions,
     text::Text,
     views::RequestView,
 };
+use crate::batch_sheet::is_formula;
 
 /// Most requests of a file, the newest.
 const REQUESTS: usize = 10_000;
@@ -79,7 +81,7 @@ struct CsvExport {
     read: usize,
     /// What was written: a new request shifts those behind it.
     known: HashSet<String>,
-    _place: LongRead,
+    _place: ReaderPlace,
 }
 
 /// The requests that the history shows with the same filter, as a download.
@@ -87,7 +89,7 @@ pub async fn export(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
 ) -> Result<PageResponse, PageError> {
-    let place = call.long_read(signed_in)?;
+    let place = call.console.long_reads.take(signed_in.user.id)?;
     let filter = HistoryFilter::of(call, signed_in).await?;
     let body = match &filter.vault {
         Some(vault) => {
@@ -319,15 +321,17 @@ fn rows(view: &RequestView) -> String {
     spends.chain([more]).collect()
 }
 
-/// A line. What a spreadsheet would take for a formula is made a text by an apostrophe.
+/// A line. What a spreadsheet would take for a formula is made a text by an apostrophe, wherever one that separates cells
+/// by something else than a comma would begin a cell.
 fn line<'a>(fields: impl IntoIterator<Item = &'a str>) -> String {
     let fields = fields.into_iter().map(|field| {
-        // Some spreadsheets take the wide forms of these for the same.
-        let is_formula = field
-            .trim_start_matches(' ')
-            .starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
-        let mark = if is_formula { "'" } else { "" };
-        format!("\"{mark}{}\"", field.replace('"', "\"\""))
+        let parts = field.split_inclusive([';', ',', '\t', '\r', '\n']);
+        let parts = parts.enumerate().map(|(place, part)| {
+            let is_text = place == 0 || !part.trim().is_empty();
+            let mark = if is_text && is_formula(part) { "'" } else { "" };
+            format!("{mark}{}", part.replace('"', "\"\""))
+        });
+        format!("\"{}\"", parts.collect::<String>())
     });
     let fields: Vec<_> = fields.collect();
     format!("{}\r\n", fields.join(","))
@@ -341,11 +345,26 @@ mod tests {
     #[test]
     fn line__should_let_no_text_become_a_formula_or_another_cell() {
         let evil = [
-            "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "＝1", " =1", "a\"b", "a,b\r\nc", "",
+            "=1+1",
+            "+1",
+            "-1",
+            "@SUM(A1)",
+            "\t=1",
+            "＝1",
+            " =1",
+            "a\"b",
+            "a,b\r\nc",
+            "",
+            "x;=1+1",
+            "x\t@A1",
+            "x\n=1",
+            "x;\"=1",
+            "x, +1;y-1",
         ];
         assert_eq!(
             line(evil),
-            "\"'=1+1\",\"'+1\",\"'-1\",\"'@SUM(A1)\",\"'\t=1\",\"'＝1\",\"' =1\",\"a\"\"b\",\"a,b\r\nc\",\"\"\r\n"
+            "\"'=1+1\",\"'+1\",\"'-1\",\"'@SUM(A1)\",\"'\t'=1\",\"'＝1\",\"' =1\",\"a\"\"b\",\"a,b\r\nc\",\"\",\
+             \"x;'=1+1\",\"x\t'@A1\",\"x\n'=1\",\"x;'\"\"=1\",\"x,' +1;y-1\"\r\n"
         );
         assert_eq!(COLUMNS.len(), head().matches(',').count() + 1);
     }

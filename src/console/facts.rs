@@ -9,7 +9,6 @@ use std::{
 use covault_actors::{
     chain_rpc::{ChainKey, TokenFacts},
     gateway::{PageReader, RecipientHistory, WordOfToken},
-    operations::ListNodes,
     users::SignedIn,
 };
 use covault_core::{
@@ -17,16 +16,17 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, VaultId},
     networks::{evm::batch::BatchPart, outflow::Asset},
-    schema::{admin, wire},
+    schema::wire,
 };
 use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
     ConsoleCall,
-    pages::{halt_in_words, vault_names},
-    text::{SpendView, Text, Time},
-    views::{RequestView, RuleView},
+    pages::vault_names,
+    rule_facts::rule,
+    text::{SpendView, Text, Time, TimedText},
+    views::RequestView,
 };
 
 use crate::{
@@ -45,6 +45,7 @@ const MOST_TOKENS: usize = 50;
 const SILENT: &str = "no node of its chain says its decimals now: ask whoever issues the token";
 const NOT_ASKED: &str = "not asked of such a token: ask whoever issues it";
 const LEFT_OUT: &str = "not asked: only the first 50 tokens of a page are";
+const NOT_LOOKED_UP: &str = "Whether this address was paid before could not be looked up.";
 /// How long a page waits for what contracts say of their tokens.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of them at once.
@@ -186,15 +187,22 @@ pub async fn add(
     // Chains may take their time: nobody waits for a page that asks them.
     let tokens = tokens_of(call, signed_in, &questions).await;
     questions.truncate(RECIPIENTS);
-    // Few look at once, and those that only list continue beside them.
-    let turn = call.console.histories.acquire().await;
+    // Places of their own: who decides on a request waits for nobody's search.
+    let places = &call.console.recipients;
+    let turn = places.wait(signed_in.user.id, PATIENCE).await;
     let mut each = Vec::new();
-    for (place, spend) in &questions {
+    for (place, spend) in questions.iter().filter(|_| turn.is_ok()) {
         if let Some((request, _)) = requests.get(*place) {
             each.push(found(&tokens, &pages, &names, request, spend, most));
         }
     }
     let found: Vec<_> = stream::iter(each).buffered(AT_ONCE).collect().await;
+    let left_out = TimedText::new(match turn {
+        Ok(_) => format!(
+            "Not checked whether this address was paid before: only the first {RECIPIENTS} addresses of a page are checked."
+        ),
+        Err(_) => format!("{NOT_LOOKED_UP} Load this page again."),
+    });
     drop(turn);
     for (place, (_, view)) in requests.iter_mut().enumerate() {
         for spend in &mut view.spends {
@@ -203,10 +211,7 @@ pub async fn add(
             }
             let about = (place, spend.of.clone(), spend.to.clone());
             let Some(found) = known.get(&about).and_then(|place| found.get(*place)) else {
-                spend.history = format!(
-                    "Not checked whether this address was paid before: only the first {RECIPIENTS} addresses of a \
-                     page are checked."
-                );
+                spend.history.clone_from(&left_out);
                 spend.is_new = true;
                 continue;
             };
@@ -215,8 +220,17 @@ pub async fn add(
             spend.is_new = found.is_new;
         }
     }
-    if let ([(request, view)], true) = (requests, is_alone) {
-        view.rule = rule(call, &pages, request).await;
+    if let ([(request, view)], true) = (requests, is_alone)
+        && let Some((rule, names)) = rule(call, &pages, request).await
+    {
+        view.rule = Some(rule);
+        for said in &mut view.wanted {
+            let named = names.iter();
+            let named = named.fold(said.to_string(), |said, (key, name)| {
+                said.replace(key, name)
+            });
+            *said = Text::new(named);
+        }
     }
 }
 
@@ -242,7 +256,7 @@ impl SpendView {
 /// What is known of one payment.
 struct PaymentRecord {
     whose: Text,
-    history: String,
+    history: TimedText,
     is_new: bool,
 }
 
@@ -297,7 +311,7 @@ async fn found(
 ) -> PaymentRecord {
     let mut found = PaymentRecord {
         whose: Text::default(),
-        history: String::new(),
+        history: TimedText::default(),
         is_new: false,
     };
     let place = &spend.of.place;
@@ -345,7 +359,7 @@ fn history_line(
     history: Result<RecipientHistory, Fault>,
     asset: &Asset,
     units: impl Fn(U256) -> String,
-) -> (String, bool) {
+) -> (TimedText, bool) {
     match history {
         Ok(history) => (in_words(&history, asset, units), history.signed == 0),
         Err(fault) => {
@@ -355,14 +369,17 @@ fn history_line(
                 ?fault,
                 "earlier payments to a recipient cannot be looked up"
             );
-            let sentence = "Whether this address was paid before could not be looked up.";
-            (sentence.to_owned(), true)
+            (TimedText::new(NOT_LOOKED_UP), true)
         }
     }
 }
 
 /// What a vault had to do with a recipient, in a sentence.
-fn in_words(history: &RecipientHistory, asset: &Asset, units: impl Fn(U256) -> String) -> String {
+fn in_words(
+    history: &RecipientHistory,
+    asset: &Asset,
+    units: impl Fn(U256) -> String,
+) -> TimedText {
     let RecipientHistory {
         signed,
         amount,
@@ -392,54 +409,26 @@ fn in_words(history: &RecipientHistory, asset: &Asset, units: impl Fn(U256) -> S
         (false, None) => units(amount),
     };
     match (signed, last_at_ms) {
-        (0, _) => {
-            format!("First payment to this address{to}: this vault has signed none{among}.{failed}")
-        }
-        (1, Some(last)) => format!(
-            "One payment to this address was signed before{among}: {}, on {}.{failed}",
-            units(*amount),
-            Time::new(*last).people
-        ),
-        (several, last) => format!(
-            "{several} payments to this address were signed before{among}: {} together, the last on {}.{failed}",
-            units(*amount),
-            Time::new(last.unwrap_or_default()).people
-        ),
+        (0, _) => TimedText::new(format!(
+            "First payment to this address{to}: this vault has signed none{among}.{failed}"
+        )),
+        (1, Some(last)) => TimedText {
+            before: format!(
+                "One payment to this address was signed before{among}: {}, on ",
+                units(*amount)
+            ),
+            at: Some(Time::new(*last)),
+            after: format!(".{failed}"),
+        },
+        (several, last) => TimedText {
+            before: format!(
+                "{several} payments to this address were signed before{among}: {} together, the last on ",
+                units(*amount)
+            ),
+            at: Some(Time::new(last.unwrap_or_default())),
+            after: format!(".{failed}"),
+        },
     }
-}
-
-/// Who has to agree to a request, and whether its signers are there.
-async fn rule(
-    call: &ConsoleCall<'_>,
-    pages: &PageReader<'_>,
-    request: &wire::SigningRequest,
-) -> Option<RuleView> {
-    let rule = pages.rule_of(&request.uuid).await.ok()??;
-    let vault = request.vault_uuid.as_deref().unwrap_or_default();
-    let vault = pages.vault(vault).await.ok()?;
-    let nodes = call.look_up::<ListNodes>(&admin::ListNodesRequest {});
-    let nodes = nodes.await.unwrap_or_default().nodes;
-    let signers = vault.signers.iter().map(|key| {
-        let node = nodes.iter().find(|node| node.public_key == *key);
-        let state = match node {
-            None => "not admitted".to_owned(),
-            Some(node) if !node.live => "away".to_owned(),
-            Some(node) if node.frozen_vaults.contains(&vault.uuid) => "frozen".to_owned(),
-            Some(node) => match node.halted.first() {
-                Some(halt) => halt_in_words(halt),
-                None => "live".to_owned(),
-            },
-        };
-        let name = node.map(|node| node.name.as_str());
-        (Text::new(name.unwrap_or("a node without a name")), state)
-    });
-    Some(RuleView {
-        words: Text::new(rule.words),
-        missing: Text::new(rule.missing.join(", ")),
-        held_until: (rule.held_until_ms > 0).then(|| Time::new(rule.held_until_ms)),
-        threshold: vault.threshold,
-        signers: signers.collect(),
-    })
 }
 
 #[cfg(test)]
@@ -458,7 +447,7 @@ mod tests {
             looked: 100,
             is_cut,
         };
-        in_words(&history, &asset(None), |amount| format!("{amount} X"))
+        in_words(&history, &asset(None), |amount| format!("{amount} X")).to_string()
     }
 
     /// The coin of a chain, or a token there.
@@ -503,7 +492,10 @@ mod tests {
             is_cut: false,
         };
         let token = asset(Some("0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"));
-        let said = |signed| in_words(&history(signed), &token, |amount| format!("{amount} X"));
+        let said = |signed| {
+            let said = in_words(&history(signed), &token, |amount| format!("{amount} X"));
+            said.to_string()
+        };
         assert_eq!(
             said(0),
             "First payment to this address, to which the tokens go: this vault has signed none."
@@ -527,7 +519,7 @@ mod tests {
         );
         assert!(is_new);
         assert_eq!(
-            sentence,
+            sentence.to_string(),
             "Whether this address was paid before could not be looked up."
         );
     }

@@ -20,8 +20,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ConsoleCall, forbidden,
-    requests::{details, shown_hash},
+    ConsoleCall,
+    fee_estimates::{self, FeeWork, is_far},
+    forbidden,
+    requests::{details, fee_work, shown_hash},
     response::{self, PageError, PageResponse},
     sessions::{PATIENCE_MS, PasskeyAssertion, check_form},
     text::Text,
@@ -31,7 +33,7 @@ use crate::{
         self, HOUR_MS, NO_BATCH_CONTRACTS, RequestToApprove, USUAL_HOURS, WantedTerms, asked,
         gesture,
     },
-    units::{coin, smallest},
+    units::{coin, coins, in_decimals, smallest},
 };
 
 /// The highest fee that a person names for a request.
@@ -49,6 +51,9 @@ pub struct NamedFee {
 struct BeginForm {
     form_token: String,
     items: Vec<NamedFee>,
+    /// The person was asked whether fees that are far above what chains ask for are meant.
+    #[serde(default)]
+    meant: bool,
 }
 
 /// What is signed of one request.
@@ -182,9 +187,10 @@ pub fn asked_with(
         false => 0,
         true => {
             let (unit, decimals) = coin(&decoded.payload.outflow(decoded.network).place);
-            smallest(fee.trim(), decimals).ok_or_else(|| {
+            let fee = smallest(fee.trim(), decimals).filter(|fee| *fee > 0);
+            fee.ok_or_else(|| {
                 wrong(format!(
-                    "{}: give the highest fee in {unit}, digits with a point, at most {decimals} after it",
+                    "{}: give the highest fee in {unit}, more than 0, digits with a point, at most {decimals} after it",
                     request.uuid
                 ))
             })?
@@ -208,11 +214,19 @@ pub async fn begin_approval(
     let form: BeginForm = response::json(call)?;
     check(signed_in, &form.form_token, form.items.len())?;
     let now_ms = call.now_ms();
-    let mut all = Vec::new();
+    let (mut all, mut works) = (Vec::new(), Vec::new());
     for wanted in &form.items {
         let request = details(call, signed_in, &wanted.uuid).await?;
         check_shown(&request, &wanted.shown)?;
-        all.push(asked_with(&request, &wanted.fee, now_ms)?);
+        let asked = asked_with(&request, &wanted.fee, now_ms)?;
+        let decoded = approving::decode(&request).map_err(Fault::bug)?;
+        works.extend(fee_work(&decoded).map(|work| (work, asked.approval.most_fee)));
+        all.push(asked);
+    }
+    if !form.meant
+        && let Some(question) = far_fees(call, signed_in, &works).await
+    {
+        return Ok(PageResponse::json(&json!({"question": question})));
     }
     let (challenge, list) = gesture(&all)?;
     let items = all.iter().map(|one| {
@@ -230,6 +244,30 @@ pub async fn begin_approval(
             "list": list.collect::<Vec<_>>(),
         },
     })))
+}
+
+/// What a person is asked who names fees that are far above what the nodes of their chains ask for.
+async fn far_fees(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    works: &[(FeeWork, u128)],
+) -> Option<String> {
+    let chains = works.iter().map(|(work, _)| work.chain);
+    let asked = fee_estimates::ask(call, signed_in, chains).await;
+    let far = works
+        .iter()
+        .filter(|(work, fee)| is_far(*fee, work.cost(&asked)));
+    let highest = far.clone().max_by_key(|(_, fee)| *fee);
+    let (work, fee) = highest?;
+    let (unit, decimals) = coin(&work.chain);
+    let cost = in_decimals(work.cost(&asked)?, decimals);
+    Some(format!(
+        "{} of these fees {} more than ten times what the nodes of the chain ask for: {} {unit} where about {cost} {unit} would \
+         do. Is that what you mean?",
+        far.clone().count(),
+        if far.count() == 1 { "is" } else { "are" },
+        coins(*fee, decimals),
+    ))
 }
 
 pub async fn approve(

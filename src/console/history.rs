@@ -1,5 +1,7 @@
 //! The history: the requests of a vault, and how to find one again.
 
+use std::time::Duration;
+
 use askama::Template;
 use covault_actors::users::SignedIn;
 use covault_core::{fault::Fault, ids::VaultId, schema::wire::signing_request::Status};
@@ -20,6 +22,8 @@ use super::{
 const PAGE: i64 = 50;
 /// Requests that a page of a status looks through.
 const SEARCHED: i64 = 500;
+/// How long a person waits for a place, and how long it is looked.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Template)]
 #[template(path = "history.html")]
@@ -45,23 +49,14 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
         .parse()
         .unwrap_or(1)
         .clamp(1, 1_000_000);
-    let caller = call.caller(signed_in);
-    let place = call.console.histories.acquire().await;
-    let _place = place.map_err(Fault::bug)?;
-    let part = match (&filter.vault, filter.status()) {
-        _ if !filter.search.is_empty() => {
-            let before: Option<PlaceText> = call.parameter("before").parse().ok();
-            let search = Search::of(call, signed_in, &caller, &filter);
-            search
-                .page(number, before.map(|PlaceText(place)| place))
-                .await?
-        }
-        (Some(vault), Some(status)) => {
-            of_status(call, signed_in, &filter, (vault, status), number).await?
-        }
-        (Some(vault), None) => newest(call, signed_in, &filter, vault, number).await?,
-        (None, _) => HistoryPart::default(),
-    };
+    let places = &call.console.histories;
+    let _place = places.wait(signed_in.user.id, PATIENCE).await?;
+    let looked = tokio::time::timeout(PATIENCE, look(call, signed_in, &filter, number));
+    let part = looked.await.map_err(|_| {
+        Fault::unavailable(
+            "this took too long: choose one vault, or search for a uuid, an address or a transaction hash",
+        )
+    })??;
     let choice = |uuid: &str, name: &str, chosen: bool| ChoiceView {
         uuid: uuid.to_owned(),
         name: Text::new(name),
@@ -99,6 +94,30 @@ pub async fn page(call: &ConsoleCall<'_>, signed_in: &SignedIn) -> Result<PageRe
             .next
             .map(|next| format!("/history?{}", filter.query(Some(&next)))),
         export: export.then(|| format!("/history.csv?{}", filter.query(None))),
+    })
+}
+
+/// A page of what the filter asks for.
+async fn look(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    filter: &HistoryFilter,
+    number: i64,
+) -> Result<HistoryPart, PageError> {
+    let caller = call.caller(signed_in);
+    Ok(match (&filter.vault, filter.status()) {
+        _ if !filter.search.is_empty() => {
+            let before: Option<PlaceText> = call.parameter("before").parse().ok();
+            let search = Search::of(call, signed_in, &caller, filter);
+            search
+                .page(number, before.map(|PlaceText(place)| place))
+                .await?
+        }
+        (Some(vault), Some(status)) => {
+            of_status(call, signed_in, filter, (vault, status), number).await?
+        }
+        (Some(vault), None) => newest(call, signed_in, filter, vault, number).await?,
+        (None, _) => HistoryPart::default(),
     })
 }
 

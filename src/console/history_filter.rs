@@ -103,7 +103,7 @@ impl HistoryFilter {
         let payload = payload_of(request);
         own.into_iter().any(has)
             || has_value(&payload, &has)
-            || contents(&payload).iter().any(|it| has(it))
+            || contents(&payload).iter().any(|it| has(&it.shown))
     }
 
     /// As the query of a page: of which one, or of the first, without which files are asked for.

@@ -19,6 +19,8 @@ use super::{
 
 /// Requests of a page of the inbox: as many as one gesture approves.
 pub const INBOX: i64 = 100;
+/// How often a page goes on where all that was looked at waits for others, 1,000 requests each time.
+const LOOKS: usize = 20;
 
 /// Which requests the inbox lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +85,11 @@ pub async fn inbox(
     let waiting = after.is_empty().then(|| mark(&page));
     PageResponse::page(&InboxPage {
         shell: Shell::new(signed_in, "inbox"),
-        count: match more {
-            true => format!("{mine}+"),
-            false => mine.to_string(),
+        count: match (mine, more) {
+            // Nobody knows how many.
+            (0, true) => String::new(),
+            (mine, true) => format!("{mine}+"),
+            (mine, false) => mine.to_string(),
         },
         is_mine: view == InboxView::Mine,
         pending: waiting,
@@ -107,7 +111,8 @@ pub fn mark(page: &[wire::SigningRequest]) -> String {
 }
 
 /// A page of what waits, behind the page that has said this: so many at most, and fewer where they are large. And what
-/// the next one is asked with, where more may follow.
+/// the next one is asked with, where more may follow. It is empty where there are none, or very many that this person has
+/// approved come first.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -118,16 +123,23 @@ pub async fn pending(
     after: &str,
     most: i64,
 ) -> Result<(Vec<wire::SigningRequest>, Option<String>), PageError> {
-    let request = wire::GetPendingSigningRequestsRequest {
+    let mut request = wire::GetPendingSigningRequestsRequest {
         limit: Some(most),
         after: after.to_owned(),
         only_mine: view == InboxView::Mine,
         ..Default::default()
     };
-    let answer = call.operation::<GetPendingSigningRequests>(signed_in, &request);
-    let answer = answer.await?;
-    let next = Some(answer.next).filter(|next| !next.is_empty());
-    Ok((answer.signing_requests, next))
+    let mut found = Vec::new();
+    for _ in 0..LOOKS {
+        let answer = call.operation::<GetPendingSigningRequests>(signed_in, &request);
+        let answer = answer.await?;
+        (found, request.after) = (answer.signing_requests, answer.next);
+        if !found.is_empty() || request.after.is_empty() {
+            break;
+        }
+    }
+    let next = Some(request.after).filter(|next| !next.is_empty());
+    Ok((found, next))
 }
 
 /// A request as lists show it to this person.

@@ -13,6 +13,7 @@ mod csv;
 pub mod enrolment;
 mod events;
 mod facts;
+pub mod fee_estimates;
 pub mod gestures;
 mod history;
 mod history_filter;
@@ -20,8 +21,10 @@ mod listing;
 pub mod lockout;
 mod pages;
 mod people;
+mod reader_places;
 pub mod requests;
 pub mod response;
+mod rule_facts;
 mod search;
 pub mod sessions;
 mod settings;
@@ -34,7 +37,6 @@ mod vaults;
 pub mod views;
 
 use std::{
-    collections::HashSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -56,16 +58,12 @@ use covault_actors::{
     operations::Operation,
     users::{Browser, SignedIn},
 };
-use covault_core::{
-    fault::{Class, Fault},
-    ids::UserId,
-};
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use covault_core::fault::{Class, Fault};
 
 use self::{
     facts::KnownTokens,
     lockout::LockOut,
+    reader_places::ReaderPlaces,
     response::{PageError, PageResponse},
 };
 use crate::{
@@ -90,8 +88,10 @@ const STRANGERS_TIMEOUT: Duration = Duration::from_secs(5);
 const STRANGERS: usize = 256;
 /// How many read long lists at once, to check or to export them.
 const LONG_READS: usize = 2;
-/// How many look at a history at once; others wait.
+/// How many look at a history at once.
 const HISTORIES: usize = 4;
+/// How many have what is known of recipients looked up at once: whoever decides on a request waits for no history.
+const RECIPIENTS: usize = 16;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub use lockout::describe;
@@ -105,11 +105,10 @@ pub struct Console {
     /// What applies, without secrets.
     settings: Vec<ShownSetting>,
     known_tokens: KnownTokens,
-    long_reads: Arc<Semaphore>,
-    /// Who holds one of them.
-    long_readers: Mutex<HashSet<UserId>>,
+    long_reads: Arc<ReaderPlaces>,
     /// Those who look at a history: one may be read in parts of some MiB.
-    histories: Semaphore,
+    histories: Arc<ReaderPlaces>,
+    recipients: Arc<ReaderPlaces>,
     /// It was said that a proxy stands before it which no setting names.
     proxy_was_named: AtomicBool,
     stop: StopSignal,
@@ -129,9 +128,9 @@ pub fn router(
         strangers: Shares::new(STRANGERS),
         settings,
         known_tokens: KnownTokens::default(),
-        long_reads: Arc::new(Semaphore::new(LONG_READS)),
-        long_readers: Mutex::default(),
-        histories: Semaphore::new(HISTORIES),
+        long_reads: ReaderPlaces::new(LONG_READS),
+        histories: ReaderPlaces::new(HISTORIES),
+        recipients: ReaderPlaces::new(RECIPIENTS),
         proxy_was_named: AtomicBool::new(false),
         stop: stop.clone(),
     });
@@ -150,19 +149,6 @@ pub struct ConsoleCall<'a> {
     shown_address: String,
 }
 
-/// One of the places of long lists.
-struct LongRead {
-    console: Arc<Console>,
-    who: UserId,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Drop for LongRead {
-    fn drop(&mut self) {
-        self.console.long_readers.lock().remove(&self.who);
-    }
-}
-
 impl ConsoleCall<'_> {
     fn gateway(&self) -> &Gateway {
         &self.console.api.gateway
@@ -170,29 +156,6 @@ impl ConsoleCall<'_> {
 
     fn now_ms(&self) -> u64 {
         self.console.api.clock.now_ms()
-    }
-
-    /// Takes one of the places of long lists.
-    ///
-    /// # Errors
-    /// [`Class::Unavailable`] when they are taken, or this person has one.
-    fn long_read(&self, signed_in: &SignedIn) -> Result<LongRead, Fault> {
-        let places = Arc::clone(&self.console.long_reads);
-        let place = places.try_acquire_owned().map_err(|_| {
-            Fault::unavailable("others are reading long lists now; try again in a minute")
-        })?;
-        let who = signed_in.user.id;
-        // One who reads slowly keeps no place from the others.
-        if !self.console.long_readers.lock().insert(who) {
-            return Err(Fault::unavailable(
-                "you are reading a long list already: wait until that download or check is done",
-            ));
-        }
-        Ok(LongRead {
-            console: Arc::clone(self.console),
-            who,
-            _place: place,
-        })
     }
 
     fn origin(&self) -> &str {
@@ -374,42 +337,53 @@ async fn answer(
         in_flight.hold(announced(head).min(most))?;
         call.body = read(head, body, most, api.body_timeout).await?;
     }
-    let answer = match (is_read, path.as_slice()) {
-        (true, [""]) => listing::inbox(&call, &signed_in).await,
-        (true, ["history"]) => history::page(&call, &signed_in).await,
-        (true, ["history.csv"]) => csv::export(&call, &signed_in).await,
-        (true, ["requests", uuid]) => {
-            requests::page(&call, &signed_in, &[(*uuid).to_owned()]).await
-        }
-        (true, ["requests"]) => requests::chosen(&call, &signed_in).await,
-        (true, ["batches"]) => batches::list(&call, &signed_in).await,
-        (true, ["batches", "new"]) => batch_upload::page(&call, &signed_in).await,
-        (true, ["batches", uuid]) => batches::page(&call, &signed_in, uuid).await,
-        (false, ["batches", "check"]) => batch_upload::check(&call, &signed_in).await,
-        (false, ["batches"]) => batch_upload::create(&call, &signed_in).await,
-        (false, ["batches", uuid, what]) => batches::act(&call, &signed_in, uuid, what).await,
-        (true, ["vaults"]) => vaults::list(&call, &signed_in).await,
-        (true, ["vaults", uuid]) => vaults::page(&call, &signed_in, uuid).await,
-        (true, ["wallets", address]) => vaults::wallet(&call, &signed_in, address).await,
-        (true, ["nodes"]) => pages::nodes(&call, &signed_in).await,
-        (true, ["tokens"]) => people::tokens(&call, &signed_in).await,
-        (true, ["users"]) => people::users(&call, &signed_in).await,
-        (true, ["settings"]) => settings::page(&call, &signed_in),
-        (true, ["audit"]) => audit::page(&call, &signed_in).await,
-        (true, ["audit", "verify"]) => audit::verify(&call, &signed_in).await,
-        (true, ["account"]) => pages::account(&call, &signed_in).await,
-        (true, ["events"]) => events::stream(&call, signed_in).await,
-        (false, ["approve", "begin"]) => gestures::begin_approval(&call, &signed_in).await,
-        (false, ["approve"]) => gestures::approve(&call, &signed_in).await,
-        (false, ["reject", "begin"]) => gestures::begin_rejection(&call, &signed_in).await,
-        (false, ["reject"]) => gestures::reject(&call, &signed_in).await,
-        (false, ["sign-out"]) => sessions::sign_out(&call, &signed_in).await,
-        (false, ["sign-out", "elsewhere"]) => sessions::sign_out_elsewhere(&call, &signed_in).await,
-        _ => Err(no_such_page()),
-    }?;
+    let answer = match page(&call, &signed_in, is_read, &path).await {
+        Ok(answer) => answer,
+        Err(error) => return Err(error.within(views::Shell::new(&signed_in, ""))),
+    };
     // What is not read counts as it does over the API. A gesture that is done is answered in any case.
     let unread = api.admission.answer(token, answer.size(), !is_read)?;
     Ok(answer.with_share(unread))
+}
+
+/// The page of a path, or what a gesture does, for who has signed in.
+async fn page(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    is_read: bool,
+    path: &[&str],
+) -> Result<PageResponse, PageError> {
+    match (is_read, path) {
+        (true, [""]) => listing::inbox(call, signed_in).await,
+        (true, ["history"]) => history::page(call, signed_in).await,
+        (true, ["history.csv"]) => csv::export(call, signed_in).await,
+        (true, ["requests", uuid]) => requests::page(call, signed_in, &[(*uuid).to_owned()]).await,
+        (true, ["requests"]) => requests::chosen(call, signed_in).await,
+        (true, ["batches"]) => batches::list(call, signed_in).await,
+        (true, ["batches", "new"]) => batch_upload::page(call, signed_in).await,
+        (true, ["batches", uuid]) => batches::page(call, signed_in, uuid).await,
+        (false, ["batches", "check"]) => batch_upload::check(call, signed_in).await,
+        (false, ["batches"]) => batch_upload::create(call, signed_in).await,
+        (false, ["batches", uuid, what]) => batches::act(call, signed_in, uuid, what).await,
+        (true, ["vaults"]) => vaults::list(call, signed_in).await,
+        (true, ["vaults", uuid]) => vaults::page(call, signed_in, uuid).await,
+        (true, ["wallets", address]) => vaults::wallet(call, signed_in, address).await,
+        (true, ["nodes"]) => pages::nodes(call, signed_in).await,
+        (true, ["tokens"]) => people::tokens(call, signed_in).await,
+        (true, ["users"]) => people::users(call, signed_in).await,
+        (true, ["settings"]) => settings::page(call, signed_in),
+        (true, ["audit"]) => audit::page(call, signed_in).await,
+        (true, ["audit", "verify"]) => audit::verify(call, signed_in).await,
+        (true, ["account"]) => pages::account(call, signed_in).await,
+        (true, ["events"]) => events::stream(call, signed_in.clone()).await,
+        (false, ["approve", "begin"]) => gestures::begin_approval(call, signed_in).await,
+        (false, ["approve"]) => gestures::approve(call, signed_in).await,
+        (false, ["reject", "begin"]) => gestures::begin_rejection(call, signed_in).await,
+        (false, ["reject"]) => gestures::reject(call, signed_in).await,
+        (false, ["sign-out"]) => sessions::sign_out(call, signed_in).await,
+        (false, ["sign-out", "elsewhere"]) => sessions::sign_out_elsewhere(call, signed_in).await,
+        _ => Err(no_such_page()),
+    }
 }
 
 /// Signing in and enrolling, which anyone may try: in places of their own, and with small bodies that arrive soon.

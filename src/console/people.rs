@@ -93,44 +93,73 @@ fn reached(
     Some(Text::new(words.join(", ")))
 }
 
+fn token_view(token: &admin::Token, vaults: Text, now_ms: u64) -> TokenView {
+    let is_expired = token.expires_at_ms.is_some_and(|end| end <= now_ms);
+    TokenView {
+        name: Text::new(&token.name),
+        kind: Text::new(&token.kind),
+        access: Text::new(&token.access),
+        vaults,
+        allow: Text::new(token.allow.join(", ")),
+        created: Time::new(token.created_at_ms),
+        expires: token.expires_at_ms.map(Time::new),
+        state: match (token.revoked_at_ms, is_expired) {
+            (Some(_), _) => "revoked",
+            (None, true) => "expired",
+            (None, false) => "active",
+        },
+    }
+}
+
+fn user_view(user: &admin::User, vaults: Text) -> UserView {
+    let passkeys = user.passkeys.iter();
+    let seen = user.sessions.iter().map(|it| it.last_seen_ms).max();
+    UserView {
+        name: Text::new(&user.name),
+        role: Text::new(&user.role),
+        vaults,
+        created: Time::new(user.created_at_ms),
+        passkeys: passkeys
+            .map(|key| (Text::new(&key.name), Time::new(key.created_at_ms)))
+            .collect(),
+        sessions: user.sessions.len(),
+        seen: seen.map(Time::new),
+        link_until: user.link_expires_at_ms.map(Time::new),
+        is_revoked: user.revoked_at_ms.is_some(),
+    }
+}
+
 pub async fn tokens(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
 ) -> Result<PageResponse, PageError> {
     check(signed_in)?;
     let names = vault_names(call, signed_in).await?;
-    let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
-    let found = call
-        .look_up::<ListTokens>(&admin::ListTokensRequest { after })
-        .await?;
-    let now_ms = found.now_ms;
+    let mut after = Some(call.parameter("after")).filter(|after| !after.is_empty());
     let (mut tokens, mut next) = (Vec::new(), None);
+    // The last one that the operator sees: those in between are no business of theirs.
     let mut last = String::new();
-    for token in found.tokens {
-        if tokens.len() >= PAGE {
-            next = Some(last);
+    // An answer may be a part of the list.
+    'list: loop {
+        let request = admin::ListTokensRequest { after };
+        let found = call.look_up::<ListTokens>(&request).await?;
+        let now_ms = found.now_ms;
+        let Some(end) = found.tokens.last().map(|token| token.id.clone()) else {
             break;
-        }
-        last = token.id;
-        let vaults = reached(signed_in, &names, token.all_vaults, &token.vaults);
-        let Some(vaults) = vaults else {
-            continue;
         };
-        let is_expired = token.expires_at_ms.is_some_and(|end| end <= now_ms);
-        tokens.push(TokenView {
-            name: Text::new(&token.name),
-            kind: Text::new(&token.kind),
-            access: Text::new(&token.access),
-            vaults,
-            allow: Text::new(token.allow.join(", ")),
-            created: Time::new(token.created_at_ms),
-            expires: token.expires_at_ms.map(Time::new),
-            state: match (token.revoked_at_ms, is_expired) {
-                (Some(_), _) => "revoked",
-                (None, true) => "expired",
-                (None, false) => "active",
-            },
-        });
+        for token in found.tokens {
+            let vaults = reached(signed_in, &names, token.all_vaults, &token.vaults);
+            let Some(vaults) = vaults else {
+                continue;
+            };
+            if tokens.len() >= PAGE {
+                next = Some(last);
+                break 'list;
+            }
+            tokens.push(token_view(&token, vaults, now_ms));
+            last = token.id;
+        }
+        after = Some(end);
     }
     PageResponse::page(&TokensPage {
         shell: Shell::new(signed_in, "tokens"),
@@ -145,41 +174,28 @@ pub async fn users(
 ) -> Result<PageResponse, PageError> {
     check(signed_in)?;
     let names = vault_names(call, signed_in).await?;
-    let after = Some(call.parameter("after")).filter(|after| !after.is_empty());
-    let found = call
-        .look_up::<ListUsers>(&admin::ListUsersRequest { after })
-        .await?;
+    let mut after = Some(call.parameter("after")).filter(|after| !after.is_empty());
     let (mut users, mut next) = (Vec::new(), None);
     let mut last = String::new();
-    for user in found.users {
-        if users.len() >= PAGE {
-            next = Some(last);
+    'list: loop {
+        let request = admin::ListUsersRequest { after };
+        let found = call.look_up::<ListUsers>(&request).await?.users;
+        let Some(end) = found.last().map(|user| user.name.clone()) else {
             break;
-        }
-        last.clone_from(&user.name);
-        let vaults = reached(signed_in, &names, user.all_vaults, &user.vaults);
-        let Some(vaults) = vaults else {
-            continue;
         };
-        let passkeys = user.passkeys.iter();
-        users.push(UserView {
-            name: Text::new(&user.name),
-            role: Text::new(&user.role),
-            vaults,
-            created: Time::new(user.created_at_ms),
-            passkeys: passkeys
-                .map(|key| (Text::new(&key.name), Time::new(key.created_at_ms)))
-                .collect(),
-            sessions: user.sessions.len(),
-            seen: user
-                .sessions
-                .iter()
-                .map(|it| it.last_seen_ms)
-                .max()
-                .map(Time::new),
-            link_until: user.link_expires_at_ms.map(Time::new),
-            is_revoked: user.revoked_at_ms.is_some(),
-        });
+        for user in found {
+            let vaults = reached(signed_in, &names, user.all_vaults, &user.vaults);
+            let Some(vaults) = vaults else {
+                continue;
+            };
+            if users.len() >= PAGE {
+                next = Some(last);
+                break 'list;
+            }
+            users.push(user_view(&user, vaults));
+            last = user.name;
+        }
+        after = Some(end);
     }
     PageResponse::page(&UsersPage {
         shell: Shell::new(signed_in, "users"),

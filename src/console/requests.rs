@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use covault_actors::{operations::GetSigningRequestDetails, users::SignedIn};
+use covault_actors::{
+    operations::{GetBatchPayment, GetSigningRequestDetails},
+    users::SignedIn,
+};
 use covault_core::{
     amount::parse_u128,
     approval::{MAX_LIST, words},
     fault::Fault,
     networks::{Network, Payload, outflow::Spend},
-    schema::{json, wire},
+    schema::{admin, json, wire},
     user::UserRole,
 };
 use serde_json::Value;
@@ -17,20 +20,23 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     ConsoleCall, facts,
+    fee_estimates::{self, FeeView, FeeWork},
     pages::vault_names,
     response::{PageError, PageResponse},
     standing::{ApprovalStanding, is_held, leading},
     text::{SpendView, Text, Time},
     totals,
     views::{
-        ApprovalView, FeeView, OnChainView, RequestView, RequestsPage, SPENDS, Shell, sums_of,
+        ApprovalView, FeePlaceView, OnChainView, RequestView, RequestsPage, SPENDS, Shell, sums_of,
     },
 };
 use crate::{
-    approving::{self, contents},
+    approving::{self, DecodedApproval, contents},
     units::{coin, coins},
 };
 
+/// The stage of a request of a batch payment that pays its rows.
+pub const SEND: &str = "send";
 /// What of a request's JSON is not its payload.
 const NOT_PAYLOAD: [&str; 7] = [
     "approvalSubject",
@@ -70,10 +76,23 @@ pub async fn page(
         found.push((request, view));
     }
     let left_out = leave_out(&mut found);
-    facts::add(call, signed_in, &mut found).await;
+    // Whoever approves nothing asks no chain.
+    let may_approve = signed_in.user.role == UserRole::Approver;
+    let offered = found
+        .iter()
+        .filter(|(_, view)| may_approve && view.is_offered());
+    let works = offered.filter_map(|(_, view)| view.fee.as_ref());
+    let chains: Vec<_> = works.map(|fee| fee.work.chain).collect();
+    for (request, view) in &mut found {
+        view.earlier_try = earlier_try(call, signed_in, request).await;
+    }
+    let asked = fee_estimates::ask(call, signed_in, chains.into_iter());
+    let (asked, ()) = futures::join!(asked, facts::add(call, signed_in, &mut found));
+    for fee in found.iter_mut().filter_map(|(_, view)| view.fee.as_mut()) {
+        fee.compare(&asked);
+    }
     let mut requests: Vec<_> = found.into_iter().map(|(_, view)| view).collect();
     totals::mark_high_fees(&mut requests);
-    let may_approve = signed_in.user.role == UserRole::Approver;
     let can_approve = may_approve && requests.iter().all(RequestView::is_offered);
     let can_reject = may_approve && can_be_rejected(&requests);
     let one_vault = requests
@@ -84,6 +103,7 @@ pub async fn page(
         has_totals: requests.len() > 1,
         totals: totals::of(&requests),
         unsummed: totals::unsummed(requests.iter()),
+        fee_places: FeePlaceView::of(requests.iter()),
         left_out,
         can_approve,
         is_again: matches!(requests.as_slice(), [alone] if !alone.again.is_empty()),
@@ -157,12 +177,14 @@ pub fn view(
     };
     let fields = match decoded {
         Ok(decoded) => {
+            let work = fee_work(&decoded);
             let outflow = decoded.payload.outflow(decoded.network);
-            spends = spends_of(&outflow.spends, &decoded.fields);
             all_spends = outflow.spends;
+            all_spends.retain(|it| !is_nothing(it));
+            spends = spends_of(&all_spends, &decoded.fields);
             caution = approving::caution(outflow.nature);
             (batch_part, batch_spends) = approving::batch_part_and_spends(&decoded.payload);
-            if decoded.payload.is_transaction() && decoded.payload.pays_fee() {
+            if let Some(work) = work {
                 let (unit, decimals) = coin(&outflow.place);
                 let known = leading(request, now_ms);
                 let known = known.and_then(|it| parse_u128(&it.most_fee).ok());
@@ -173,6 +195,10 @@ pub fn view(
                     known,
                     is_high: false,
                     value: known.map(|fee| coins(fee, decimals)).unwrap_or_default(),
+                    work,
+                    estimate: String::new(),
+                    offered: String::new(),
+                    is_far: false,
                 });
             }
             let digest: [u8; 32] = Sha256::digest(&decoded.subject.payload).into();
@@ -186,6 +212,7 @@ pub fn view(
             let fields = payload_of(request);
             if let Some((payload, of)) = parse(&fields) {
                 all_spends = payload.outflow(of).spends;
+                all_spends.retain(|it| !is_nothing(it));
                 (batch_part, batch_spends) = approving::batch_part_and_spends(&payload);
                 spends = spends_of(&all_spends, &fields);
                 network = Text::new(of.name());
@@ -197,7 +224,8 @@ pub fn view(
     let kind = fields
         .as_object()
         .and_then(|fields| fields.keys().next().cloned());
-    let said = contents(&fields).into_iter().map(Text::new).collect();
+    let said = contents(&fields).into_iter();
+    let said = said.map(|it| (it.label, Text::new(it.shown))).collect();
     let mut flat = Vec::new();
     flatten("", &fields, &mut flat);
     if wallet.is_empty() {
@@ -208,7 +236,6 @@ pub fn view(
     }
     let call = request.evm_input_data_decode.as_ref();
     let standing = ApprovalStanding::of(request, person, now_ms);
-    let status = request.status().as_str_name().trim_start_matches("STATUS_");
     RequestView {
         uuid: request.uuid.clone(),
         shown: request
@@ -217,7 +244,7 @@ pub fn view(
             .map(shown_hash)
             .unwrap_or_default(),
         kind: Text::new(kind.unwrap_or_else(|| "request".to_owned())),
-        status: status.to_ascii_lowercase(),
+        status: status(request),
         waits: request.approval_subject.is_some() && problem.is_empty(),
         is_mine: standing == ApprovalStanding::Counts,
         is_held: request.approval_subject.is_some() && is_held(request),
@@ -234,6 +261,7 @@ pub fn view(
         sums: sums_of(&all_spends),
         caution,
         batch_uuid: Text::new(&request.batch_payment_uuid),
+        earlier_try: None,
         batch_part,
         batch_spends,
         contract: None,
@@ -275,6 +303,43 @@ pub fn view(
         replaces: Text::new(&request.replaces_uuid),
         problem,
     }
+}
+
+/// The newest request before this one that was to pay the same rows of its batch payment, with its status; nothing where it is
+/// the first, or pays none.
+async fn earlier_try(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    request: &wire::SigningRequest,
+) -> Option<(String, String)> {
+    let batch = &request.batch_payment_uuid;
+    if batch.is_empty() {
+        return None;
+    }
+    let asked = admin::GetBatchPaymentRequest {
+        uuid: batch.clone(),
+    };
+    let found = call.operation::<GetBatchPayment>(signed_in, &asked).await;
+    let requests = found.ok()?.batch_payment?.requests;
+    let earlier = earlier_of(&requests, &request.uuid)?;
+    let status = match details(call, signed_in, earlier).await {
+        Ok(request) => status(&request),
+        Err(_) => "it cannot be shown".to_owned(),
+    };
+    Some((earlier.to_owned(), status))
+}
+
+/// The newest one before a request that pays, of those that pay.
+fn earlier_of<'a>(requests: &'a [admin::BatchStageRequest], uuid: &str) -> Option<&'a str> {
+    let mut paying = requests.iter().rev().filter(|made| made.stage == SEND);
+    paying.find(|made| made.uuid == uuid)?;
+    paying.next().map(|made| made.uuid.as_str())
+}
+
+/// `pending`
+fn status(request: &wire::SigningRequest) -> String {
+    let name = request.status().as_str_name();
+    name.trim_start_matches("STATUS_").to_ascii_lowercase()
 }
 
 /// What a request that was signed came to: "succeeded" says that it was sent, not that anyone was paid.
@@ -332,14 +397,35 @@ fn on_chain(state: &wire::TransactionState) -> Option<OnChainView> {
     })
 }
 
-/// What leaves the wallet, with the decimals that the request names for its token, if it does.
-fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
-    let kind = fields.as_object().and_then(|fields| fields.values().next());
-    let number = |name| match kind.and_then(|kind| kind.get(name))? {
+/// What makes the fee of a transaction; nothing where the wallet pays none.
+pub fn fee_work(decoded: &DecodedApproval<'_>) -> Option<FeeWork> {
+    let DecodedApproval {
+        payload,
+        network,
+        fields,
+        ..
+    } = decoded;
+    if !payload.is_transaction() || !payload.pays_fee() {
+        return None;
+    }
+    let (_, listed) = approving::batch_part_and_spends(payload);
+    let mut work = FeeWork::of(payload, &payload.outflow(*network), listed.len());
+    work.chain.chain_id = work.chain.chain_id.or_else(|| number_of(fields, "chainId"));
+    Some(work)
+}
+
+/// A number that a request names.
+fn number_of(fields: &Value, name: &str) -> Option<u64> {
+    let mut kinds = fields.as_object()?.values();
+    match kinds.next()?.get(name)? {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64(),
-    };
-    let (decimals, chain_id) = (number("decimals"), number("chainId"));
+    }
+}
+
+/// What leaves the wallet, with the decimals that the request names for its token, if it does.
+fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
+    let (decimals, chain_id) = (number_of(fields, "decimals"), number_of(fields, "chainId"));
     let decimals = decimals.and_then(|it| usize::try_from(it).ok());
     // More fit no amount.
     let decimals = decimals.filter(|decimals| *decimals <= 77);
@@ -350,6 +436,11 @@ fn spends_of(spends: &[Spend], fields: &Value) -> Vec<SpendView> {
             ..spend.with_decimals(decimals)
         })
         .collect()
+}
+
+/// Whether it is no payment that anyone could tell: what may happen is said in words.
+fn is_nothing(spend: &Spend) -> bool {
+    spend.amount.is_zero() && spend.recipient.is_none()
 }
 
 /// What a chain node said when it tried the transaction; as it is where it is no JSON.
@@ -454,6 +545,32 @@ mod tests {
         let shown = view(&request, "treasury", "treasurer", 0).wanted;
         let shown: Vec<_> = shown.iter().map(Text::to_string).collect();
         assert_eq!(shown, [first, "signer-2 wants 1 of \\u{202e}cfo"]);
+    }
+
+    #[test]
+    fn earlier_try__should_be_the_newest_one_before_that_was_to_pay() {
+        let made = |(uuid, stage): (&str, &str)| admin::BatchStageRequest {
+            uuid: uuid.to_owned(),
+            stage: stage.to_owned(),
+        };
+        let all = [
+            ("a", "allowance"),
+            ("b", "send"),
+            ("c", "allowance"),
+            ("d", "send"),
+            ("e", "send"),
+        ];
+        let all = all.map(made);
+        for (uuid, earlier) in [
+            ("a", None),
+            ("b", None),
+            ("c", None),
+            ("d", Some("b")),
+            ("e", Some("d")),
+            ("x", None),
+        ] {
+            assert_eq!(earlier_of(&all, uuid), earlier, "{uuid}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the console answers with.
 
+use std::fmt;
+
 use askama::Template;
 use axum::{
     body::Body,
@@ -112,10 +114,17 @@ pub fn fixed(path: &[&str], query: Option<&str>) -> Option<PageResponse> {
 }
 
 /// Why something is not answered.
-#[derive(Debug)]
 pub struct PageError {
     status: StatusCode,
     refusal: CallRefusal,
+    /// What surrounds the page that says so; `None`: nobody has signed in.
+    shell: Option<Box<views::Shell>>,
+}
+
+impl fmt::Debug for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.status, self.refusal)
+    }
 }
 
 impl PageError {
@@ -124,12 +133,22 @@ impl PageError {
         Self {
             status,
             refusal: Fault::new(Class::Invalid, problem).into(),
+            shell: None,
         }
+    }
+
+    /// On a page for who has signed in.
+    #[must_use]
+    pub fn within(mut self, shell: views::Shell) -> Self {
+        self.shell = Some(Box::new(shell));
+        self
     }
 
     /// As a page, as JSON for the script, or as the way to the page on which one signs in.
     pub fn answer(self, head: &Parts, id: &str) -> PageResponse {
-        let Self { status, refusal } = &self;
+        let Self {
+            status, refusal, ..
+        } = &self;
         let fault = &refusal.fault;
         match *status {
             StatusCode::INTERNAL_SERVER_ERROR => {}
@@ -146,6 +165,7 @@ impl PageError {
         let Self {
             status,
             refusal: CallRefusal { fault, retry_after },
+            shell,
         } = self;
         match status {
             // Not what somebody can bring about as often as he likes.
@@ -154,14 +174,19 @@ impl PageError {
             }
             _ => tracing::debug!(request_id = id, ?fault, "refused"),
         }
-        let answer = Self::say(status, &fault, head, id);
+        let answer = Self::say((status, shell), &fault, head, id);
         match retry_after {
             Some(seconds) => answer.with_header(header::RETRY_AFTER, seconds.into()),
             None => answer,
         }
     }
 
-    fn say(status: StatusCode, fault: &Fault, head: &Parts, id: &str) -> PageResponse {
+    fn say(
+        (status, shell): (StatusCode, Option<Box<views::Shell>>),
+        fault: &Fault,
+        head: &Parts,
+        id: &str,
+    ) -> PageResponse {
         let sentence = api::sentence(fault, id);
         let accept = head.headers.get(header::ACCEPT);
         let is_script = accept.is_some_and(|it| it.as_bytes() == b"application/json");
@@ -173,9 +198,9 @@ impl PageError {
             return PageResponse::see("/sign-in");
         }
         let page = views::ErrorPage {
-            shell: views::Shell::outside(),
+            shell: shell.map_or_else(views::Shell::outside, |shell| *shell),
             status: status.as_u16(),
-            sentence: Text::new(&sentence),
+            sentence: Text::new(whole(&sentence)),
         };
         let page = PageResponse::page(&page);
         page.unwrap_or_else(|_| PageResponse::new(status, "text/plain", sentence))
@@ -194,8 +219,20 @@ impl From<CallRefusal> for PageError {
         Self {
             status: error::status(refusal.fault.class()),
             refusal,
+            shell: None,
         }
     }
+}
+
+/// As a sentence that stands alone.
+fn whole(sentence: &str) -> String {
+    let mut characters = sentence.chars();
+    let first = characters.next().into_iter().flat_map(char::to_uppercase);
+    let mut whole: String = first.chain(characters).collect();
+    if !whole.ends_with(['.', '!', '?']) {
+        whole.push('.');
+    }
+    whole
 }
 
 /// What the script has sent.

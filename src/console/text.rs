@@ -72,6 +72,31 @@ impl Time {
     }
 }
 
+/// A sentence with a moment in it, which a browser shows in its own zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimedText {
+    pub before: String,
+    pub at: Option<Time>,
+    pub after: String,
+}
+
+impl TimedText {
+    /// Without a moment.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self {
+            before: text.into(),
+            ..Self::default()
+        }
+    }
+}
+
+impl fmt::Display for TimedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.as_ref().map_or("", |at| &at.people);
+        write!(f, "{}{at}{}", self.before, self.after)
+    }
+}
+
 /// What leaves a wallet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendView {
@@ -99,7 +124,7 @@ pub struct SpendView {
     /// The service's own wallet that the recipient is; empty where it is none that the person sees.
     pub whose: Text,
     /// What the vault had to do with the recipient before, in a sentence; empty where that is not looked up.
-    pub history: String,
+    pub history: TimedText,
     /// The vault has paid the recipient nothing yet, as far as was looked.
     pub is_new: bool,
     /// Of which asset.
@@ -125,7 +150,7 @@ impl SpendView {
             by_chain: Text::default(),
             not_by_chain: "",
             whose: Text::default(),
-            history: String::new(),
+            history: TimedText::default(),
             is_new: false,
             of: spend.asset.clone(),
             units: spend.amount,

@@ -86,7 +86,10 @@ mod tests {
     use covault_core::schema::wire;
 
     use super::*;
-    use crate::console::{requests::view, views::FeeView};
+    use crate::console::{
+        fee_estimates::{FeeView, FeeWork},
+        requests::view,
+    };
 
     fn with_fee(place: &str, known: Option<u128>) -> RequestView {
         let mut shown = view(&wire::SigningRequest::default(), "", "", 0);
@@ -97,6 +100,18 @@ mod tests {
             known,
             value: String::new(),
             is_high: false,
+            work: FeeWork {
+                chain: covault_core::networks::outflow::ChainScope::evm(1),
+                payments: 1,
+                other_calls: 0,
+                is_transfer: true,
+                is_unknown: false,
+                gas: None,
+                named: None,
+            },
+            estimate: String::new(),
+            offered: String::new(),
+            is_far: false,
         });
         shown
     }

@@ -13,6 +13,7 @@ use covault_core::{
 
 use super::{
     assets::{SCRIPT, STYLE, StaticAsset},
+    fee_estimates::FeeView,
     text::{SpendView, Text, Time},
 };
 use crate::{approving::ContractCheck, units::in_units};
@@ -112,7 +113,7 @@ pub struct EnrolPage {
 #[template(path = "inbox.html")]
 pub struct InboxPage {
     pub shell: Shell,
-    /// How many wait for this person, `100+` where there are more.
+    /// How many wait for this person, `100+` where there are more; empty where nobody knows.
     pub count: String,
     /// It lists what waits for this person, and not all that waits.
     pub is_mine: bool,
@@ -154,6 +155,8 @@ pub struct RequestView {
     pub caution: &'static str,
     /// The batch payment that the service made it for; empty without one.
     pub batch_uuid: Text,
+    /// The request that was to pay the same before, and its status; on the pages of requests.
+    pub earlier_try: Option<(String, String)>,
     /// What it would do as a part of a batch payment, and with which contract of which chain.
     pub batch_part: Option<(u64, evm::Address, evm::batch::BatchPart)>,
     /// What it pays if that is a batch contract.
@@ -161,7 +164,8 @@ pub struct RequestView {
     /// Whether that contract is the right one; where the page is about a few requests.
     pub contract: Option<ContractCheck>,
     pub fields: Vec<(Text, Text)>,
-    pub contents: Vec<Text>,
+    /// What stands before each, and the content.
+    pub contents: Vec<(&'static str, Text)>,
     pub notes: Text,
     pub created: Time,
     pub expires: Option<Time>,
@@ -209,6 +213,11 @@ impl RequestView {
         self.sums.iter().map(sum).collect()
     }
 
+    /// Whether it waits for people, also where it cannot be shown.
+    pub fn is_asked(&self) -> bool {
+        !self.shown.is_empty()
+    }
+
     /// Whether an approval by this person would do something.
     pub fn is_offered(&self) -> bool {
         self.waits && !self.is_mine && !self.is_held
@@ -227,7 +236,9 @@ impl RequestView {
         self.fields = Vec::new();
         self.arguments = Vec::new();
         self.simulation = Vec::new();
-        self.contents = self.contents.into_iter().map(Text::shortened).collect();
+        for (_, said) in &mut self.contents {
+            *said = std::mem::take(said).shortened();
+        }
         self.notes = self.notes.shortened();
         self.failed = self.failed.shortened();
         self
@@ -266,18 +277,30 @@ pub struct RuleView {
     pub signers: Vec<(Text, String)>,
 }
 
-/// The highest fee that is asked for.
-pub struct FeeView {
-    pub unit: &'static str,
-    pub decimals: usize,
-    /// Whose coin it is: `evm:1`.
+/// The highest fees of all payments on a chain, to be named together.
+pub struct FeePlaceView {
     pub place: String,
-    /// What others have approved, in the smallest unit.
-    pub known: Option<u128>,
-    /// It is far above those of the other requests of the page.
-    pub is_high: bool,
-    /// What others have approved, in coins; empty without any.
-    pub value: String,
+    pub unit: &'static str,
+    pub payments: usize,
+}
+
+impl FeePlaceView {
+    /// The chains on which several of these pay a fee.
+    pub fn of<'a>(requests: impl Iterator<Item = &'a RequestView>) -> Vec<Self> {
+        let mut places: BTreeMap<&str, Self> = BTreeMap::new();
+        for fee in requests.filter_map(|it| it.fee.as_ref()) {
+            let place = places.entry(&fee.place).or_insert_with(|| Self {
+                place: fee.place.clone(),
+                unit: fee.unit,
+                payments: 0,
+            });
+            place.payments = place.payments.saturating_add(1);
+        }
+        places
+            .into_values()
+            .filter(|place| place.payments > 1)
+            .collect()
+    }
 }
 
 /// An approval that was given.
@@ -299,6 +322,8 @@ pub struct RequestsPage {
     pub totals: Vec<TotalView>,
     /// How many of them may move more than these sums.
     pub unsummed: usize,
+    /// The chains of which several pay a fee.
+    pub fee_places: Vec<FeePlaceView>,
     /// Those that were chosen, too, and cannot be approved by this person; why.
     pub left_out: Vec<(String, &'static str)>,
     pub can_approve: bool,

@@ -34,10 +34,10 @@ pub struct ConsoleStage<'a> {
     from: &'a str,
 }
 
-/// `covault user ...`; what it prints on standard output.
-fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
+/// `covault ...` of the orchestrator; what it prints on standard output.
+fn of_service(cluster: &TestCluster, arguments: &[&str]) -> String {
     let mut command = covault();
-    command.arg("user").args(arguments).arg("--config");
+    command.args(arguments).arg("--config");
     let file = cluster.folder.path().join("serve.toml");
     let (done, out, err) = outcome_of(command.arg(file));
     assert!(done, "{out}{err}");
@@ -46,7 +46,10 @@ fn user(cluster: &TestCluster, arguments: &[&str]) -> String {
 
 /// A user who sees all vaults; the link to enrol with.
 pub fn create(cluster: &TestCluster, name: &str, role: &str) -> String {
-    user(cluster, &["create", name, "--role", role, "--all-vaults"])
+    of_service(
+        cluster,
+        &["user", "create", name, "--role", role, "--all-vaults"],
+    )
 }
 
 pub fn payment(from: &str, wei: u128, notes: &str) -> Value {
@@ -270,22 +273,32 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         "{late}"
     );
 
-    // Fifty with one gesture each.
+    // Fifty payments with one gesture each, and their fees with one field.
     let mut many = Vec::new();
-    for number in 0..50 {
-        many.push(
-            api.create(message(&from, &format!("message {number}")))
-                .await,
-        );
+    for _ in 0..50 {
+        many.push(api.create(payment(&from, 1, "")).await);
     }
     for name in ["treasurer", "controller"] {
-        let done = people.ask("approveChosen", name, json!({}));
+        let done = people.ask("approveChosen", name, json!({"fee": "0.0001"}));
+        assert_eq!(done["fees"], json!(vec!["0.0001"; 50]), "{done}");
         assert_eq!(done["said"], "50 of 50 done", "{done}");
     }
     for uuid in &many {
         let outcome = api.execute(uuid).await;
         assert_eq!(outcome["error"], Value::Null, "{outcome}");
     }
+
+    // Whoever names a fee that is far above what the chain asks for is asked whether that is meant.
+    let uuid = api.create(payment(&from, 1, "")).await;
+    for name in ["treasurer", "controller"] {
+        let done = people.ask("farFee", name, json!({"uuid": uuid, "fee": "0.5"}));
+        let asked = done["asked"][0].as_str().unwrap();
+        assert!(asked.contains("more than ten times"), "{done}");
+        assert_eq!(done["refused"], json!([""]), "{done}");
+        assert_eq!(done["said"], "1 of 1 done", "{done}");
+    }
+    let outcome = api.execute(&uuid).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
 
     // Two tabs of one person are one person. A browser whose clock is an hour off approves all the same: what counts is the
     // service's. On the way back the page is a new one, and offers nothing that was done.
@@ -406,13 +419,22 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", "approved; 1 more to approve it"),
         ("controller", "approved; the signers sign it next"),
     ] {
-        let done = people.ask("approveByKeys", who, json!({"uuid": by_keys, "fee": FEE}));
+        let done = people.ask(
+            "approveByKeys",
+            who,
+            json!({"uuid": by_keys, "fee": "0.0001"}),
+        );
         assert_eq!(done["outcomes"][0], said, "{done}");
     }
     let outcome = api.execute(&by_keys).await;
     assert_eq!(outcome["error"], Value::Null, "{outcome}");
 
     // Every page, light and dark, wide and narrow; and without scripts.
+    let token = [
+        "token", "create", "--name", "payroll", "--kind", "platform", "--vault", &vault,
+        "--access", "full",
+    ];
+    of_service(&cluster, &token);
     let operator = create(&cluster, "operator", "operator");
     people.ask("enrol", "operator", json!({"link": operator}));
     people.ask("signIn", "operator", json!({}));
@@ -433,6 +455,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     let vault_page = format!("/vaults/{vault}?balances=1");
     let wallet_page = format!("/wallets/{from}");
     let two_page = format!("/requests?uuid={uuid}&uuid={other}");
+    let history_page = format!("/history?vault={vault}");
     let found_page = format!("/history?vault={vault}&search={TO}");
     let request_page = format!("/requests/{uuid}");
     let pages = [
@@ -442,7 +465,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", waits.as_str(), "payment"),
         ("treasurer", call.as_str(), "call"),
         ("treasurer", failed.as_str(), "request-failed"),
-        ("treasurer", "/history", "history"),
+        ("treasurer", history_page.as_str(), "history"),
         ("treasurer", batch_page.as_str(), "batch"),
         ("treasurer", new_batch.as_str(), "batch-new"),
         ("treasurer", vault_page.as_str(), "wallets"),
@@ -450,7 +473,7 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
         ("treasurer", two_page.as_str(), "together"),
         ("treasurer", found_page.as_str(), "found"),
     ];
-    every_page::all(&mut people, &pages);
+    every_page::all(&mut people, &vault, &pages);
     every_page::assert_no_route_was_left_out(&mut people);
     // By the keyboard alone from the top of a page to what it is about.
     for (who, path, name) in [

@@ -81,19 +81,22 @@ const outcome = async (page) => ({
 const inspected = new Set();
 const statuses = new WeakMap();
 
-// The page in light and dark, wide and 390 px: what is wider than the window, and what axe finds hard to use. Without a path
+// The page in light and dark, from wide to 390 px: what is wider than its place, and what axe finds hard to use. Without a path
 // the page stays as it is.
 const inspect = async (page, name, path) => {
   const wider = [];
   const serious = [];
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });
-    for (const width of [1000, 390]) {
+    for (const width of [1920, 1000, 700, 390]) {
       await page.setViewportSize({ width, height: 800 });
       if (path) await page.goto(`${origin}${path}`);
-      await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
-      const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      // Tables, too: what one has to scroll for is not seen.
+      const over = await page.evaluate(() => Math.max(document.documentElement.scrollWidth - window.innerWidth,
+        ...[...document.querySelectorAll('.wide')].map((it) => it.scrollWidth - it.clientWidth)));
       if (over > 0) wider.push(`${name} ${width}: ${over}`);
+      if (![1000, 390].includes(width)) continue;
+      await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
       await page.evaluate(axe.source);
       const { violations } = await page.evaluate(() => window.axe.run());
       for (const { id, impact, nodes } of violations) {
@@ -178,8 +181,11 @@ const commands = {
     const { page } = await person(who);
     await page.goto(`${origin}/requests/${uuid}`);
     await tabTo(page, '[data-fee]');
-    await page.keyboard.press('Control+A');
-    await page.keyboard.type(fee);
+    // Without one it is what the page offers.
+    if (fee) {
+      await page.keyboard.press('Control+A');
+      await page.keyboard.type(fee);
+    }
     await tabTo(page, '[data-approve]');
     await page.keyboard.press('Enter');
     return outcome(page);
@@ -284,14 +290,36 @@ const commands = {
   async inspected() {
     return { paths: [...inspected] };
   },
-  // Chosen with the box for all of them.
-  async approveChosen({ who }) {
+  // Chosen with the box for all of them; the highest fee in the one field that there is for all payments on a chain.
+  async approveChosen({ who, fee }) {
     const { page } = await person(who);
     await page.goto(`${origin}/`);
     await page.getByRole('checkbox', { name: 'all', exact: true }).check();
     await page.getByRole('button', { name: 'Look at the chosen ones' }).click();
+    if (fee) await page.getByLabel('Highest network fee of each').fill(fee);
+    const fees = await page.locator('[data-fee]').evaluateAll((fields) => fields.map((it) => it.value));
     await page.getByRole('button', { name: /^Approve/ }).click();
-    return outcome(page);
+    return { ...(await outcome(page)), fees };
+  },
+  // A fee that is far above what the chain asks for: not meant when asked, and then meant.
+  async farFee({ who, uuid, fee }) {
+    const page = await anotherTab(await person(who));
+    await page.goto(`${origin}/requests/${uuid}`);
+    await page.locator('[data-fee]').fill(fee);
+    const asked = [];
+    const press = async (means) => {
+      const dialog = page.waitForEvent('dialog').then(async (it) => {
+        asked.push(it.message());
+        await (means ? it.accept() : it.dismiss());
+      });
+      await Promise.all([dialog, page.getByRole('button', { name: /^Approve/ }).click()]);
+    };
+    await press(false);
+    const refused = await page.locator('[data-outcome]').allTextContents();
+    await press(true);
+    const done = { ...(await outcome(page)), asked, refused };
+    await page.close();
+    return done;
   },
   async reject({ who, uuid, reason }) {
     const { page } = await person(who);

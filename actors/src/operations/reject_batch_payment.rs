@@ -33,6 +33,7 @@ impl Operation for RejectBatchPayment {
         let services = call.services;
         covault_core::field::label("reason", &message.reason, MAX_REASON)?;
         let (found, version) = batch::find(services, call.caller, &message.uuid).await?;
+        batch::check_concerns(services, call.caller, &found).await?;
         let is_closable = match &found.state {
             BatchState::Pending
             | BatchState::Failed {

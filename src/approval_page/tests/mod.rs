@@ -392,7 +392,7 @@ async fn person__should_approve_what_the_node_has_decoded_and_nothing_else() {
         .await
         .text;
     assert!(
-        page.contains("data-fee value=\"\"") && page.contains("approved 7 ETH"),
+        page.contains("data-fee=\"evm:1\" value=\"\"") && page.contains("approved 7 ETH"),
         "{page}"
     );
     world.tell(&[(7, payment(UUID, VAULT, "1000000000000000000"))]);

@@ -41,9 +41,8 @@ const on = (button, work) => button?.addEventListener('click', async () => {
   button.disabled = false;
 });
 on(one('data-sign-in'), async () => {
-  const begun = await post('/sign-in/begin', {});
-  const credential = await assertion(begun.publicKey);
-  location.assign((await post('/sign-in', { token: begun.token, credential })).next);
+  const { publicKey, token } = await post('/sign-in/begin', {});
+  location.assign((await post('/sign-in', { token, credential: await assertion(publicKey) })).next);
 });
 
 // The link is a secret: it does not stay in the address bar, where histories and extensions read it.
@@ -62,26 +61,23 @@ on(one('data-enrol-start'), async () => {
   if (!made) throw new Error('This passkey is of a kind that approves nothing here.');
   const backupEligible = (new Uint8Array(response.getAuthenticatorData())[32] & 8) !== 0;
   const passkey = { keyName, credentialId: base64(rawId), publicKey: base64(made), backupEligible };
-  const proof = await post('/enrol/prove', passkey);
-  const credential = await assertion(proof.publicKey);
+  const credential = await assertion((await post('/enrol/prove', passkey)).publicKey);
   const done = await post('/enrol', { link, passkey, credential });
-  one('data-line').value = done.line;
-  one('data-words').textContent = done.words;
-  one('data-enrol').hidden = true;
-  one('data-enrolled').hidden = false;
+  [one('data-line').value, one('data-words').textContent] = [done.line, done.words];
+  [one('data-enrol').hidden, one('data-enrolled').hidden] = [true, false];
 });
 
 const form = one('data-gestures');
 const gesture = async (path, begin) => {
   const form_token = form.dataset.formToken;
-  const begun = await post(`${path}/begin`, { form_token, ...begin });
-  const credential = await assertion(begun.publicKey);
-  const { results } = await post(path, { form_token, ...begun.form, credential });
+  let begun = await post(`${path}/begin`, { form_token, ...begin });
+  if (begun.question && !confirm(begun.question)) return;
+  if (begun.question) begun = await post(`${path}/begin`, { form_token, ...begin, meant: true });
+  const { results } = await post(path, { form_token, ...begun.form, credential: await assertion(begun.publicKey) });
   const outcome = (uuid) => one('data-outcome', one(`data-request="${CSS.escape(uuid)}"`));
   results.forEach(({ uuid, done, text }) => say(text, done, outcome(uuid)));
   one('data-actions').hidden = true;
-  const done = results.filter((it) => it.done).length;
-  say(`${done} of ${results.length} done`, done === results.length);
+  say(`${results.filter((it) => it.done).length} of ${results.length} done`, results.every((it) => it.done));
 };
 if (form) {
   const requests = all('data-request', form);
@@ -96,6 +92,12 @@ if (form) {
     reason: one('data-reason', form).value,
   })));
   form.addEventListener('submit', (event) => event.preventDefault());
+}
+// One field for the fees of all payments on a chain.
+for (const place of all('data-fee-all')) {
+  const [field, fees] = [one('type', place), all('data-fee', form).filter((it) => it.dataset.fee === place.dataset.feeAll)];
+  field.addEventListener('input', () => fees.forEach((it) => { it.value = field.value; }));
+  place.hidden = false;
 }
 const chooseAll = one('data-choose-all');
 if (chooseAll) one('data-all').hidden = false;
@@ -113,21 +115,19 @@ const tell = () => { live.hidden = false; };
 // A page that nobody looks at must not keep its session alive.
 const note = () => { sessionStorage.used = Date.now(); };
 const isKept = () => form || document.querySelector('input:checked') || Date.now() - sessionStorage.used > 20 * 60_000;
-const reload = () => (isKept() ? tell() : location.reload());
-const changed = () => (isKept() ? tell() : (again ??= setTimeout(reload, 10_000 - performance.now())));
+const after = (work) => (isKept() ? tell() : work());
+const changed = () => after(() => { again ??= setTimeout(after, 10_000 - performance.now(), () => location.reload()); });
 const hears = () => { silence = clearTimeout(silence); };
 // From the first moment on: each try to connect again fails by itself.
 const waits = () => { silence ??= setTimeout(tell, 15_000); };
 const listen = () => {
   events?.close();
-  clearTimeout(retry);
-  hears();
+  hears(clearTimeout(retry));
   // A browser has few connections to one place: a page that nobody sees holds none.
   if (document.hidden) return;
   events = new EventSource(live.dataset.events ?? '/events');
   waits();
-  events.addEventListener('open', hears);
-  events.addEventListener('changed', changed);
+  for (const [kind, work] of [['open', hears], ['changed', changed]]) events.addEventListener(kind, work);
   // What has come between the page and the stream.
   events.addEventListener('pending', ({ data }) => (live.dataset.pending ?? data) === data || changed());
   events.addEventListener('error', () => {

@@ -8,7 +8,9 @@ use covault_actors::{
         BroadcastOutcome, BroadcastRequest, ChainClient, ChainError, ChainKey, FeeEstimate,
         TokenFacts, TrackedTransaction, TransactionSighting,
     },
-    operations::{ChangeApprovals, CreateBatchPayment, GetBatchPayment, ListBatchPayments},
+    operations::{
+        ChangeApprovals, CreateBatchPayment, GetBatchPayment, ListBatchPayments, RejectBatchPayment,
+    },
 };
 use covault_core::networks::{ChainData, Queries};
 
@@ -87,7 +89,7 @@ impl ChainClient for Chain {
 }
 
 /// A console with a chain, somebody who approves, and a wallet of the vault, whose rule is this.
-async fn world(mode: &str) -> (World, PersonWithPasskey, String, String) {
+pub(super) async fn world(mode: &str) -> (World, PersonWithPasskey, String, String) {
     let chain = ChainKey::evm(CHAIN);
     let chains = ChainClients::default().with(chain, Arc::new(Chain::default()));
     let chains = chains.with_batch_contract(chain, CONTRACT.into());
@@ -144,7 +146,7 @@ impl World {
         self.send("POST", path, &headers, body).await
     }
 
-    async fn act(&self, person: &PersonWithPasskey, path: &str, more: &str) -> Said {
+    pub(super) async fn act(&self, person: &PersonWithPasskey, path: &str, more: &str) -> Said {
         let body = format!("form_token={}{more}", person.form_token);
         let kind = "application/x-www-form-urlencoded".to_owned();
         self.send_form(path, &person.cookie, (kind, body)).await
@@ -183,7 +185,7 @@ impl World {
     }
 
     /// Of an API client.
-    async fn batch(&self, from: &str, amounts: &[&str], token: Option<&str>) -> String {
+    pub(super) async fn batch(&self, from: &str, amounts: &[&str], token: Option<&str>) -> String {
         let recipients = (0_u64..)
             .zip(amounts)
             .map(|(row, amount)| wire::BatchPaymentRecipient {
@@ -332,7 +334,7 @@ async fn file__should_become_a_batch_whose_requests_wait_for_people() {
     for part in [
         "waits for approval",
         "by <bdi>treasurer</bdi>",
-        "1 rows pay a recipient",
+        "One row pays a recipient",
         "paid above already",
         "<dt>Balance in coins</dt><dd>1 coins of this chain",
         "<dt>Fee, about</dt><dd>0.00014 coins of this chain at most",
@@ -493,10 +495,17 @@ async fn batch__should_be_started_by_no_session_alone() {
         .send_form("/batches", &person.cookie, ("text/plain".into(), body))
         .await;
     assert_eq!(said.status, 415, "{}", said.text);
+    // It is not the person's, and the rule names nobody.
+    assert!(!page.text.contains("Reject it"), "{}", page.text);
     let said = world
         .act(&person, &format!("{path}/reject"), "&reason=wrong+month")
         .await;
-    assert_eq!(said.status, 303, "{}", said.text);
+    assert_eq!(said.status, 403, "{}", said.text);
+    let request = admin::RejectBatchPaymentRequest {
+        uuid: uuid.clone(),
+        reason: "wrong month".into(),
+    };
+    world.call::<RejectBatchPayment>(&request).await;
     let page = world.get(&path, &person.cookie).await;
     assert!(page.text.contains("rejected: wrong month"), "{}", page.text);
 
@@ -785,6 +794,7 @@ async fn wallet_that_is_in_no_list__should_stay_chosen() {
 #[test]
 fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
     let page = |replaces: &str| {
+        let earlier = ("0190aaaa-0000-7000-8000-000000000003", "failed");
         let request = wire::SigningRequest {
             batch_payment_uuid: "0190aaaa-0000-7000-8000-000000000001".into(),
             replaces_uuid: replaces.into(),
@@ -793,9 +803,13 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
         };
         let page = views::RequestsPage {
             shell: views::Shell::outside(),
-            requests: vec![requests::view(&request, "treasury", "treasurer", 0)],
+            requests: vec![views::RequestView {
+                earlier_try: Some((earlier.0.into(), earlier.1.into())),
+                ..requests::view(&request, "treasury", "treasurer", 0)
+            }],
             has_totals: false,
             unsummed: 0,
+            fee_places: Vec::new(),
             totals: Vec::new(),
             left_out: Vec::new(),
             can_approve: false,
@@ -805,6 +819,7 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
         askama::Template::render(&page).unwrap()
     };
     assert!(page("").contains("Notes of this service"));
+    assert!(page("").contains("00000000003</a> (failed) was to pay the same. Look on the chain"));
     let speed_up = page("0190aaaa-0000-7000-8000-000000000002");
     assert!(speed_up.contains("Notes of the requester"), "{speed_up}");
     assert!(!speed_up.contains("Notes of this service"), "{speed_up}");
@@ -841,4 +856,28 @@ async fn request_of_a_batch__should_list_exactly_the_rows_of_its_batch() {
         page.text
     );
     assert!(!page.text.contains("nobody can tell whom"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn batch__should_be_started_and_closed_by_its_maker_and_whom_the_rule_names_alone() {
+    let (world, person, _, from) = world("manual").await;
+    let stranger = world.person("stranger", "approver", &[]).await;
+    let path = format!("/batches/{}", world.batch(&from, &["5", "7"], None).await);
+    let page = world.get(&path, &stranger.cookie).await.text;
+    assert!(page.contains("whom the vault&#39;s rule names"), "{page}");
+    assert!(
+        !page.contains("Reject it") && !page.contains("Approve the batch"),
+        "{page}"
+    );
+    for action in ["approve", "resume", "reject"] {
+        let said = world
+            .act(&stranger, &format!("{path}/{action}"), "&total=12&reason=x")
+            .await;
+        let status = if action == "resume" { 409 } else { 403 };
+        assert_eq!(said.status, status, "{action}: {}", said.text);
+    }
+    let said = world
+        .act(&person, &format!("{path}/reject"), "&reason=x")
+        .await;
+    assert_eq!(said.status, 303, "{}", said.text);
 }

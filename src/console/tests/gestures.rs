@@ -47,7 +47,7 @@ impl World {
         self.post("/approve", &who.cookie, &body).await
     }
 
-    async fn approve(&self, who: &PersonWithPasskey, uuids: &[&str]) -> Said {
+    pub async fn approve(&self, who: &PersonWithPasskey, uuids: &[&str]) -> Said {
         let begun = self.begin(who, uuids).await;
         assert_eq!(begun.status, 200, "{}", begun.text);
         self.finish(who, &begun.json(), &who.passkey).await

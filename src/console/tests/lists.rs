@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use covault_actors::operations::ChangeApprovals;
+
 use super::*;
 
 /// Someone who approves for a vault, its uuid, and the address of a wallet in it.
@@ -216,4 +218,70 @@ async fn long_lists__should_be_read_one_at_a_time_by_each_person() {
     assert_eq!(world.get("/history.csv", &other.cookie).await.status, 200);
     drop(download);
     assert_eq!(world.get("/history.csv", &person.cookie).await.status, 200);
+}
+
+/// More than one page looks at, all of which ask others and are due first.
+#[tokio::test]
+async fn inbox__should_list_what_waits_for_this_person_however_much_waits_for_others() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let other = world.person("controller", "approver", &[]).await;
+    let vault = world
+        .vault("treasury", 1, &[("controller", &other.line)])
+        .await;
+    let from = world.wallet(&vault, "cash").await;
+    for number in 0..1_010 {
+        world.message(&from, &number.to_string(), "").await;
+    }
+    // The rule at its submission is that of a request.
+    let rule = admin::ApprovalRule {
+        mode: "manual".into(),
+        needs: 1,
+        of: vec![admin::Approver {
+            name: "treasurer".into(),
+            keys: vec![person.line.clone()],
+        }],
+        ..Default::default()
+    };
+    let request = admin::ChangeApprovalsRequest {
+        vault_uuid: vault,
+        approvals: Some(rule),
+        ..Default::default()
+    };
+    world.call::<ChangeApprovals>(&request).await;
+    let mine = world.message(&from, "mine", "").await;
+    for path in ["/", "/?view=all"] {
+        let page = world.get(path, &person.cookie).await;
+        assert!(!page.text.contains("Nothing waits"), "{}", page.text);
+        assert!(page.text.contains("(1) Inbox"), "{}", page.text);
+        assert_eq!(path == "/", page.text.contains(&mine), "{}", page.text);
+    }
+    // An approved one waits for nobody, and a page says so.
+    let approved = world.approve(&person, &[&mine]).await;
+    assert_eq!(approved.status, 200, "{}", approved.text);
+    let page = world.get("/", &person.cookie).await;
+    assert!(page.text.contains("Nothing waits for you"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn history__should_be_read_once_at_a_time_by_each_person_and_keep_no_request_page() {
+    let (world, person, vault, uuids) = with_large_requests().await;
+    let viewer = world.person("viewer", "viewer", &[]).await;
+    let uuid = uuids.first().unwrap();
+    let search = format!("/history?vault={vault}&search=nothing");
+    let request = format!("/requests/{uuid}");
+    let mut searches: Vec<_> = (0..200)
+        .map(|_| Box::pin(world.get(&search, &viewer.cookie)))
+        .collect();
+    // Each of them has come as far as it can by itself.
+    for search in &mut searches {
+        assert!(futures::poll!(search).is_pending());
+    }
+    let within = std::time::Duration::from_secs(5);
+    let page = tokio::time::timeout(within, world.get(&request, &person.cookie)).await;
+    let page = page.expect("a page behind the searches of another person");
+    assert_eq!(page.status, 200, "{}", page.text);
+    let own = tokio::time::timeout(within, world.get(&search, &person.cookie)).await;
+    let own = own.expect("a search behind those of another person");
+    assert_eq!(own.status, 200, "{}", own.text);
 }

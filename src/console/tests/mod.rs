@@ -4,6 +4,7 @@
 
 mod attacks;
 mod batches;
+mod fees;
 mod gestures;
 mod lists;
 mod pages;

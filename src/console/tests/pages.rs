@@ -124,16 +124,42 @@ async fn audit_log__should_be_checked_by_auditors_alone() {
         assert_eq!(page.status, 200, "{}", page.text);
         assert!(page.text.contains("is the last one"), "{}", page.text);
         assert_eq!(world.get(&path, &approver.cookie).await.status, 403);
-        // From somewhere behind the beginning it fits only with what comes before.
-        let wrong = format!("{path}&from=2&hash={}", "ab".repeat(32));
-        let page = world.get(&wrong, &auditor.cookie).await;
-        assert!(page.text.contains("does not follow"), "{}", page.text);
-        // Behind the end there is nothing to doubt.
-        let behind = format!("{path}&from={}&hash={}", u64::MAX, "ab".repeat(32));
-        let page = world.get(&behind, &auditor.cookie).await;
-        assert_eq!(page.status, 400, "{}", page.text);
-        assert!(!page.text.contains("was changed"), "{}", page.text);
+        let whole = page.text;
+        let dd = |text: &str| {
+            let found = whole.split_once(text).unwrap().1.split_once("<dd").unwrap();
+            let (_, rest) = found.1.split_once('>').unwrap();
+            rest.split('<').next().unwrap().to_owned()
+        };
+        let (last, hash): (u64, _) = (dd("Number</dt>").parse().unwrap(), dd("Hash</dt>"));
+        // Neither an alarm nor a good word can be made with a link.
+        for (from, hash) in [
+            (2, "ab".repeat(32)),
+            (last + 1, hash),
+            (u64::MAX, "ab".repeat(32)),
+        ] {
+            let link = format!("{path}&from={from}&hash={hash}");
+            let page = world.get(&link, &auditor.cookie).await;
+            assert_eq!(page.status, 400, "{}", page.text);
+            for part in ["changed", "does not follow", "fit together"] {
+                assert!(!page.text.contains(part), "{}", page.text);
+            }
+        }
     }
+    // One that is not seen is no other one.
+    let few = world.person("few", "auditor", &[&vault]).await;
+    for chain in ["service", "vault:00000000-0000-4000-8000-000000000000"] {
+        for page in ["/audit", "/audit/verify"] {
+            let page = world
+                .get(&format!("{page}?chain={chain}"), &few.cookie)
+                .await;
+            assert_eq!(page.status, 404, "{}", page.text);
+        }
+    }
+    let page = world.get("/audit/verify", &few.cookie).await.text;
+    assert!(
+        page.contains("of <bdi>vault treasury</bdi> fit together"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -411,4 +437,63 @@ async fn pages__should_be_small() {
             page.len()
         );
     }
+}
+
+#[tokio::test]
+async fn message_that_is_no_text__should_be_shown_as_hex_and_not_as_a_payment() {
+    let (world, approver, _, from) = world("treasury").await;
+    let made = async |content: Vec<u8>| {
+        let kind = wire::create_signing_request_request::Type::EvmMessage(wire::EvmMessage {
+            chain_id: 1,
+            from: from.clone(),
+            content: content.into(),
+            r#type: Default::default(),
+        });
+        let request = wire::CreateSigningRequestRequest {
+            r#type: Some(kind),
+            ..Default::default()
+        };
+        let made = world.call::<CreateSigningRequest>(&request).await;
+        made.signing_request.unwrap().uuid
+    };
+    let text = "Sign in to example.com, please: 1";
+    let hash = made(vec![0xab; 32]).await;
+    let letters = made(text.as_bytes()[..32].to_vec()).await;
+    let plain = made(text.into()).await;
+    for (uuid, parts) in [
+        (
+            &hash,
+            vec![
+                "The content is no text; as hex it is:".to_owned(),
+                format!("0x{}", "ab".repeat(32)),
+            ],
+        ),
+        (
+            &letters,
+            vec![
+                "<bdi>Sign in to example.com, please: </bdi>".to_owned(),
+                format!("0x{}", hex::encode(&text[..32])),
+            ],
+        ),
+        (&plain, vec![format!("<bdi>{text}</bdi>")]),
+    ] {
+        for path in [format!("/requests/{uuid}"), "/".to_owned()] {
+            let page = world.get(&path, &approver.cookie).await.text;
+            for part in &parts {
+                assert!(
+                    path == "/" && part.starts_with("The") || page.contains(part),
+                    "{part}: {page}"
+                );
+            }
+            assert!(
+                !page.contains("0 coins") && !page.contains("nobody can tell"),
+                "{page}"
+            );
+        }
+    }
+    let page = world
+        .get(&format!("/requests/{plain}"), &approver.cookie)
+        .await
+        .text;
+    assert!(!page.contains(&hex::encode(text)), "{page}");
 }

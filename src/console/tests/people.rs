@@ -166,10 +166,9 @@ async fn roles_and_vaults__should_decide_what_is_seen() {
         assert_eq!(world.get("/audit", &who.cookie).await.status, audit);
     }
     // What belongs to no vault is not for one who sees one vault.
-    let log = world
-        .get("/audit?chain=service", &auditor.cookie)
-        .await
-        .text;
+    let refused = world.get("/audit?chain=service", &auditor.cookie).await;
+    assert_eq!(refused.status, 404, "{}", refused.text);
+    let log = world.get("/audit", &auditor.cookie).await.text;
     assert!(
         !log.contains("SignedIn") && log.contains("vault first"),
         "{log}"
@@ -318,4 +317,30 @@ async fn session__should_be_seen_and_ended_by_its_person_and_by_operators_withou
         .await
         .text;
     assert_eq!(log.matches("SignedOut").count(), 2, "{log}");
+}
+
+#[tokio::test]
+async fn next_page__should_name_nobody_whom_the_operator_does_not_see() {
+    let world = World::new().await;
+    let person = world.person("treasurer", "approver", &[]).await;
+    let people = [("treasurer", person.line.as_str())];
+    let vault = world.vault("treasury", 1, &people).await;
+    let other = world.vault("other", 1, &people).await;
+    let operator = world.person("operator", "operator", &[&vault]).await;
+    // With operator and treasurer it is one page, and a stranger before the next one.
+    for number in 0..99 {
+        world
+            .invite(&format!("v{number:03}"), "viewer", &[&vault])
+            .await;
+    }
+    world.invite("v097-of-others", "viewer", &[&other]).await;
+    let page = world.get("/users", &operator.cookie).await.text;
+    assert!(page.contains("href=\"/users?after=v097\""), "{page}");
+    assert!(!page.contains("of-others"), "{page}");
+    let page = world.get("/users?after=v097", &operator.cookie).await.text;
+    assert!(
+        page.contains(">v098<") && !page.contains("of-others"),
+        "{page}"
+    );
+    assert!(!page.contains("after="), "{page}");
 }

@@ -153,7 +153,7 @@ pub async fn batches_by_keys(stage: &mut ConsoleStage<'_>) {
         let uuid = path.rsplit('/').next().unwrap();
         if is_paid {
             for who in ["treasurer", "controller"] {
-                let ask = json!({"uuid": request, "fee": FEE});
+                let ask = json!({"uuid": request, "fee": ""});
                 let done = people.ask("approveByKeys", who, ask);
                 assert_eq!(done["said"], "1 of 1 done", "{done}");
             }
@@ -182,11 +182,12 @@ pub async fn batches_by_keys(stage: &mut ConsoleStage<'_>) {
             assert_eq!(anvil.balance(recipient).await, ETHER / 8);
         }
     }
-    people.look("treasurer", Some("/batches?state=failed"), "batches-failed");
+    let failed = format!("/batches?vault={vault}&state=failed");
+    people.look("treasurer", Some(&failed), "batches-failed");
 }
 
 /// The rest of the pages.
-pub fn all(people: &mut Browsers, pages: &[(&str, &str, &str)]) {
+pub fn all(people: &mut Browsers, vault: &str, pages: &[(&str, &str, &str)]) {
     for (who, path, name) in pages {
         people.look(who, Some(path), name);
     }
@@ -196,12 +197,16 @@ pub fn all(people: &mut Browsers, pages: &[(&str, &str, &str)]) {
         ("treasurer", "/nodes", "forbidden"),
         (
             "treasurer",
-            "/history?search=nothing-of-it",
+            &format!("/history?vault={vault}&search=nothing-of-it"),
             "history-empty",
         ),
-        ("treasurer", "/history?status=failed", "history-failed"),
+        (
+            "treasurer",
+            &format!("/history?vault={vault}&status=failed"),
+            "history-failed",
+        ),
         ("treasurer", "/vaults", "vaults"),
-        ("treasurer", "/batches", "batches"),
+        ("treasurer", &format!("/batches?vault={vault}"), "batches"),
         ("treasurer", "/account", "account"),
         ("treasurer", "/enrol", "enrol"),
         ("operator", "/nodes", "nodes"),
@@ -216,7 +221,7 @@ pub fn all(people: &mut Browsers, pages: &[(&str, &str, &str)]) {
                 "/audit/verify?chain=service&from=2&hash={}",
                 "ab".repeat(32)
             ),
-            "verify-problem",
+            "verify-other-log",
         ),
         ("stranger", "/sign-in", "sign-in"),
     ] {

@@ -129,6 +129,34 @@ async fn maker(services: &Services, id: TokenId) -> Result<(String, bool), Fault
     }))
 }
 
+/// Refuses a person of the console who has nothing to do with a batch: who did not make it, and whom the rule of its vault
+/// does not name.
+///
+/// # Errors
+/// [`Class::Forbidden`].
+pub async fn check_concerns(
+    services: &Services,
+    caller: &Caller,
+    batch: &BatchPayment,
+) -> Result<(), Fault> {
+    let Some(person) = &caller.person else {
+        return Ok(());
+    };
+    let vault = services.hot_vault(batch.vault).await?;
+    let is_named = vault.is_some_and(|(vault, _)| {
+        let mut of = vault.approval.of.iter();
+        of.any(|it| it.name == person.name)
+    });
+    if is_named || batch.token.as_bytes() == person.id.as_bytes() {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Class::Forbidden,
+        "you did not make this batch payment, and the vault's rule does not name you: ask a person whom it names, or use \
+         covault batch",
+    ))
+}
+
 /// Refuses what a person of the console asks for where no person would approve the signing requests: a session alone moves
 /// no money.
 ///
@@ -143,6 +171,7 @@ pub async fn check_people_approve(
     if caller.person.is_none() {
         return Ok(());
     }
+    check_concerns(services, caller, batch).await?;
     let vault = services.hot_vault(batch.vault).await?;
     let (wallet, _) = services.hot_wallet(batch.wallet).await?;
     let approve =
