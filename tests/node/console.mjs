@@ -95,6 +95,9 @@ const inspect = async (page, name, path) => {
       const over = await page.evaluate(() => Math.max(document.documentElement.scrollWidth - window.innerWidth,
         ...[...document.querySelectorAll('.wide')].map((it) => it.scrollWidth - it.clientWidth)));
       if (over > 0) wider.push(`${name} ${width}: ${over}`);
+      // Times are in the reader's zone, with UTC on hover.
+      const times = await page.locator('time').evaluateAll((all) => all.filter((it) => !/^\d{4}-\d\d-\d\d \d\d:\d\d UTC$/.test(it.title)).length);
+      if (times > 0) wider.push(`${name}: ${times} times without UTC on hover`);
       if (![1000, 390].includes(width)) continue;
       await page.screenshot({ path: `${pictures}/${name}-${colorScheme}-${width}.png`, fullPage: true });
       await page.evaluate(axe.source);

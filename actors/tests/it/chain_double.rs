@@ -173,7 +173,7 @@ impl ChainDouble {
     }
 }
 
-fn decoded(raw: &str) -> TxEnvelope {
+pub fn decoded(raw: &str) -> TxEnvelope {
     let bytes = hex::decode(&raw[2..]).unwrap();
     TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap()
 }

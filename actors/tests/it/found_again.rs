@@ -23,7 +23,7 @@ use covault_core::{
     schema::wire::{self, create_signing_request_request::Type as Kind},
 };
 
-use crate::world::*;
+use crate::{chain_double::decoded, world::*};
 
 const TO: &str = "0x00000000000000000000000000000000c0ffEE19";
 const MOST: usize = 100;
@@ -112,7 +112,7 @@ async fn requests__should_be_found_by_whom_they_pay_and_by_their_hash_from_the_c
         let hash = outcome(&gateway, &request.uuid).await.tx_hash;
         made.insert(0, (request.uuid, hash));
     }
-    // Two rows in the commit of each request, and one in that of its success.
+    // Two rows in the commit of each request, and one in that which signs it.
     assert_eq!(*store.commits.lock().unwrap(), [2, 1, 2, 1]);
     let uuids: Vec<_> = made.iter().map(|(uuid, _)| uuid.clone()).collect();
     for term in [TO.to_owned(), TO.to_lowercase(), TO.to_uppercase()] {
@@ -143,6 +143,22 @@ async fn requests__should_be_found_by_whom_they_pay_and_by_their_hash_from_the_c
     signed.extend(uuids);
     assert_eq!(found(&gateway, vault_id, &from).await, signed);
     assert!(found(&gateway, other, &from).await.is_empty());
+}
+
+/// What nodes refuse may be in a block all the same, and then it is looked for by the hash that the chain shows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_transaction__should_be_found_by_its_hash() {
+    let world = World::new();
+    world.evm.refuse.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault_id = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault_id).await;
+    let request = create(&gateway, payment(&from, "5")).await;
+    let failed = outcome(&gateway, &request.uuid).await;
+    assert!(failed.error.is_some(), "{failed:?}");
+    let handed = world.evm.handed.lock().unwrap().first().cloned();
+    let hash = decoded(&handed.unwrap()).tx_hash().to_string();
+    assert_eq!(found(&gateway, vault_id, &hash).await, [request.uuid]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
