@@ -65,9 +65,6 @@ mod support;
 mod tokens;
 #[cfg(feature = "otlp")]
 mod traces;
-// Releases pass for no other version.
-#[cfg(debug_assertions)]
-mod upgrade;
 #[allow(dead_code, reason = "doubles of chains' nodes use the rest")]
 #[path = "../support/tron_bank.rs"]
 mod tron_bank;
@@ -75,4 +72,7 @@ mod tron_bank;
 #[path = "../support/tron_chain.rs"]
 mod tron_chain;
 mod tron_sweeps;
+// Releases pass for no other version.
+#[cfg(debug_assertions)]
+mod upgrade;
 mod vault_requests;
