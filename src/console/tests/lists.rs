@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use covault_actors::operations::ChangeApprovals;
-
 use super::*;
 
 /// Someone who approves for a vault, its uuid, and the address of a wallet in it.
@@ -233,23 +231,27 @@ async fn inbox__should_list_what_waits_for_this_person_however_much_waits_for_ot
     for number in 0..1_010 {
         world.message(&from, &number.to_string(), "").await;
     }
-    // The rule at its submission is that of a request.
-    let rule = admin::ApprovalRule {
-        mode: "manual".into(),
-        needs: 1,
-        of: vec![admin::Approver {
-            name: "treasurer".into(),
-            keys: vec![person.line.clone()],
-        }],
-        ..Default::default()
-    };
-    let request = admin::ChangeApprovalsRequest {
+    let vault = world
+        .vault("other", 1, &[("treasurer", &person.line)])
+        .await;
+    // Of another network: the signers of these tests have the same keys for each vault.
+    let wallet = wire::CreateWalletRequest {
         vault_uuid: vault,
-        approvals: Some(rule),
+        network_type: wire::NetworkType::Solana.into(),
         ..Default::default()
     };
-    world.call::<ChangeApprovals>(&request).await;
-    let mine = world.message(&from, "mine", "").await;
+    let wallet = world.call::<CreateWallet>(&wallet).await.details.unwrap();
+    let message = wire::create_signing_request_request::Type::RawMessage(wire::RawMessage {
+        from: wallet.address,
+        content: b"mine".to_vec(),
+        ..Default::default()
+    });
+    let request = wire::CreateSigningRequestRequest {
+        r#type: Some(message),
+        ..Default::default()
+    };
+    let made = world.call::<CreateSigningRequest>(&request).await;
+    let mine = made.signing_request.unwrap().uuid;
     for path in ["/", "/?view=all"] {
         let page = world.get(path, &person.cookie).await;
         assert!(!page.text.contains("Nothing waits"), "{}", page.text);
