@@ -446,7 +446,7 @@ async fn message_that_is_no_text__should_be_shown_as_hex_and_not_as_a_payment() 
         let kind = wire::create_signing_request_request::Type::EvmMessage(wire::EvmMessage {
             chain_id: 1,
             from: from.clone(),
-            content: content.into(),
+            content,
             r#type: Default::default(),
         });
         let request = wire::CreateSigningRequestRequest {
