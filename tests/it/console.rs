@@ -510,10 +510,10 @@ async fn people__should_enrol_and_approve_in_real_browsers_what_signers_then_sig
     );
 
     // Revoked: the next page is the one to sign in on.
-    user(&cluster, &["revoke", "treasurer"]);
+    of_service(&cluster, &["user", "revoke", "treasurer"]);
     let out = people.ask("open", "treasurer", json!({"path": "/"}));
     assert!(out["url"].as_str().unwrap().ends_with("/sign-in"), "{out}");
-    let listed = user(&cluster, &["list"]);
+    let listed = of_service(&cluster, &["user", "list"]);
     assert!(
         listed.contains("revoked") && listed.contains("controller"),
         "{listed}"
