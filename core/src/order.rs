@@ -385,8 +385,16 @@ pub struct Generation {
 /// minute since then. So no orchestrator can use epochs up faster than time passes, and none is too far
 /// above those that a node knows (docs/decisions/0009).
 pub fn latest_epoch(now_ms: u64) -> u32 {
-    u32::try_from(now_ms / 60_000).unwrap_or(u32::MAX)
+    u32::try_from(now_ms / EPOCH_MS).unwrap_or(u32::MAX)
 }
+
+/// As [`latest_epoch`], of all nodes whose clocks are as they have to be: they may be a minute behind.
+pub fn latest_epoch_everywhere(now_ms: u64) -> u32 {
+    latest_epoch(now_ms.saturating_sub(EPOCH_MS))
+}
+
+/// So much time brings one epoch. Clocks that differ by more from an orchestrator's are refused by nodes.
+const EPOCH_MS: u64 = 60_000;
 
 /// Asks for a new generation of the shares of a key, whose public key stays as it is. Refresh
 /// (same holders, same threshold), reshare (others) and repair (a holder has lost its share) are

@@ -303,7 +303,7 @@ async fn recover_vaults(services: &Services) -> Result<u64, Fault> {
         let page = services.store.scan(&scan).await?;
         for (key, row) in &page {
             let mut vault: Vault = rows::decode(&row.value)?;
-            vault.restored(PASSED_EPOCHS);
+            vault.restored(PASSED_EPOCHS, services.now_ms());
             let wallet = next_wallet(services, vault.id).await?;
             let wallet = wallet.saturating_add(PASSED_WALLETS);
             let mut batch = Batch::new();

@@ -10,8 +10,8 @@ use covault_actors::{
     store::{Store, memory::MemoryStore},
 };
 use covault_core::{
-    ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, ReshareOutcome},
+    ids::{SessionId, VaultId},
+    order::{Generation, NodeId, ReshareOrder, ReshareOutcome, ReshareProof, latest_epoch},
     schema::admin::{Key, Vault},
     scheme::Scheme,
 };
@@ -134,6 +134,35 @@ async fn runs_that_leave_shares_behind__should_end_and_be_made_void() {
     }
 }
 
+/// Another orchestrator has a refresh of this epoch prepared, in a session of this number.
+async fn prepared_elsewhere(
+    world: &World,
+    vault: VaultId,
+    key: &Key,
+    (session, epoch): (u8, u32),
+) -> (ReshareOrder, ReshareProof) {
+    let old = generation(key);
+    let order = ReshareOrder {
+        vault,
+        session: SessionId::from_bytes([session; 16]),
+        scheme: scheme(key),
+        root_public_key: root(vault, scheme(key).curve()).public_key,
+        dealers: old.holders[..2].to_vec(),
+        new: Generation {
+            epoch,
+            ..old.clone()
+        },
+        old,
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let made = world.signers.reshare(&order).await.unwrap();
+    let ReshareOutcome::Made(proof) = made else {
+        panic!("{made:?}")
+    };
+    (order, proof)
+}
+
 /// Another orchestrator has a refresh prepared and shown to the nodes, and one more prepared of an epoch far
 /// above. The store of this one knows nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,38 +172,46 @@ async fn refresh__should_go_on_from_what_the_nodes_show() {
     let id = new_vault(&gateway).await;
     let wallets = addresses(&gateway, id).await;
     for key in &view(&gateway).await.keys {
-        let old = generation(key);
-        let mut shown = None;
-        for (number, epoch) in [(1, 900), (2, 1024)] {
-            let new = Generation {
-                epoch,
-                ..old.clone()
-            };
-            let order = ReshareOrder {
-                vault: id,
-                session: SessionId::from_bytes([number; 16]),
-                scheme: scheme(key),
-                root_public_key: root(id, scheme(key).curve()).public_key,
-                dealers: old.holders[..2].to_vec(),
-                old: old.clone(),
-                new,
-                issued_at_ms: 1,
-                expires_at_ms: 2,
-            };
-            let made = world.signers.reshare(&order).await.unwrap();
-            let ReshareOutcome::Made(proof) = made else {
-                panic!("{made:?}")
-            };
-            shown.get_or_insert((order, proof));
-        }
-        let (order, proof) = shown.unwrap();
-        let told = world.signers.activate(&order, &proof, &[], &old.holders);
+        let (order, proof) = prepared_elsewhere(&world, id, key, (1, 900)).await;
+        prepared_elsewhere(&world, id, key, (2, 1024)).await;
+        let holders = generation(key).holders;
+        let told = world.signers.activate(&order, &proof, &[], &holders);
         told.await.unwrap();
     }
     world.signers.nodes.lock().unwrap().foreign = [900, 1024].into();
     reshare(&gateway, id, refresh()).await.unwrap();
     until(&gateway, |vault| {
         known(vault) && epochs(vault) == [1025, 1025]
+    })
+    .await;
+    signs(&gateway, &wallets).await;
+}
+
+/// Epochs that no node can take yet are used up by somebody: asking again and again uses up no more of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_wait_for_an_epoch_that_nodes_can_take() {
+    const MINUTE: u64 = 60_000;
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = new_vault(&gateway).await;
+    let wallets = addresses(&gateway, id).await;
+    let used = latest_epoch(world.clock_ms()) + 2;
+    for key in &view(&gateway).await.keys {
+        prepared_elsewhere(&world, id, key, (1, used)).await;
+    }
+    world.signers.nodes.lock().unwrap().foreign = [used].into();
+    reshare(&gateway, id, refresh()).await.unwrap();
+    let waits = |vault: &Vault| {
+        let problems = vault.keys.iter().map(|key| key.problem.as_deref());
+        let mut problems = problems.map(Option::unwrap_or_default);
+        problems.all(|problem| problem.contains("one new generation of a key a minute"))
+    };
+    until(&gateway, waits).await;
+    // Several tries later.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.pass(6 * MINUTE);
+    until(&gateway, |vault| {
+        known(vault) && epochs(vault) == [used + 1, used + 1]
     })
     .await;
     signs(&gateway, &wallets).await;

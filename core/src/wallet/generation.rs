@@ -18,7 +18,7 @@ use crate::{
     fault::{Class, Fault},
     order::{
         Generation, LaterGenerations, MAX_SIGNERS, NodeId, ProvenGeneration, ReshareOrder,
-        ReshareProof,
+        ReshareProof, latest_epoch,
     },
 };
 
@@ -313,8 +313,11 @@ impl LiveKey {
     }
 
     /// It was restored from a backup: see [`super::vault::Vault::restored`].
-    pub(super) fn restored(&mut self, epochs: u32, reason: &str) {
-        self.next_epoch = self.next_epoch.saturating_add(epochs);
+    pub(super) fn restored(&mut self, epochs: u32, now_ms: u64, reason: &str) {
+        // A node whose clock is a minute ahead may have taken the one after the latest.
+        let above_used = latest_epoch(now_ms).saturating_add(2);
+        let passed = self.next_epoch.saturating_add(epochs).min(above_used);
+        self.next_epoch = self.next_epoch.max(passed);
         if let ReshareState::Wanted(target) | ReshareState::Preparing { target, .. } = &self.reshare
         {
             self.reshare = ReshareState::Halted {

@@ -389,3 +389,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn restores__should_pass_no_epochs_that_nobody_can_have_used() {
+    let mut key = key();
+    let now_ms = 1_000 * 60_000;
+    key.restored(600, now_ms, "restored");
+    assert_eq!(key.next_epoch, 601);
+    for _ in 0..5 {
+        key.restored(600, now_ms, "restored");
+        assert_eq!(key.next_epoch, 1_002);
+    }
+    // Never back, whatever the clock says.
+    key.restored(600, 0, "restored");
+    assert_eq!(key.next_epoch, 1_002);
+}

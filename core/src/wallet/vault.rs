@@ -242,14 +242,14 @@ impl Vault {
     }
 
     /// It was restored from a backup. What was in progress then may have come to its end since: it is left
-    /// to an operator. So many epochs may have been used up by runs that are not known here.
-    pub fn restored(&mut self, epochs: u32) {
+    /// to an operator. So many epochs may have been used up by runs that are not known here, as far as time brought so many.
+    pub fn restored(&mut self, epochs: u32, now_ms: u64) {
         for key in &mut self.keys {
             match &mut key.state {
                 KeyState::Wanted | KeyState::Generating(_) => {
                     key.state = KeyState::Failed(RESTORED.to_owned());
                 }
-                KeyState::Ready(live) => live.restored(epochs, RESTORED),
+                KeyState::Ready(live) => live.restored(epochs, now_ms, RESTORED),
                 KeyState::Failed(_) => {}
             }
         }

@@ -9,7 +9,7 @@ use covault_core::{
     fault::{Class, Fault},
     order::{
         BackupOrder, Generation, LaterGenerations, NodeId, ProvenGeneration, ReshareOrder,
-        ReshareOutcome, ReshareProof, latest_epoch,
+        ReshareOutcome, ReshareProof, latest_epoch_everywhere,
     },
 };
 use ed25519_dalek::Signature;
@@ -138,7 +138,7 @@ fn pass_epochs(
     used: impl IntoIterator<Item = u32>,
     reason: Fault,
 ) -> Result<ReshareOutcome, Fault> {
-    let most = latest_epoch(order.issued_at_ms).saturating_sub(1);
+    let most = latest_epoch_everywhere(order.issued_at_ms).saturating_sub(1);
     match used.into_iter().max().map(|epoch| epoch.min(most)) {
         Some(epoch) if epoch >= order.new.epoch => Ok(ReshareOutcome::Behind(LaterGenerations {
             proven: Vec::new(),
@@ -563,8 +563,8 @@ mod tests {
         };
         assert_eq!(passed(&order, &[0]), None);
         assert_eq!(passed(&order, &[7, 9, 0]), Some(9));
-        assert_eq!(passed(&order, &[7, u32::MAX]), Some(99));
-        order.new.epoch = 100;
+        assert_eq!(passed(&order, &[7, u32::MAX]), Some(98));
+        order.new.epoch = 99;
         assert_eq!(passed(&order, &[u32::MAX]), None);
     }
 

@@ -15,7 +15,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault},
     ids::SessionId,
-    order::{Generation, LaterGenerations, NodeId, ReshareOrder, ReshareOutcome},
+    order::{
+        Generation, LaterGenerations, NodeId, ReshareOrder, ReshareOutcome, latest_epoch_everywhere,
+    },
     scheme::Scheme,
     signature::Curve,
     wallet::{
@@ -290,6 +292,10 @@ impl VaultState {
             ReshareState::Preparing { order, .. } if tries == 0 && order.expires_at_ms > least => {
                 Ok((order.clone(), true))
             }
+            // A run that all nodes refuse would use up one more, and the next one, until there is none for hours.
+            _ if live.next_epoch > latest_epoch_everywhere(now) => Err(Fault::unavailable(
+                "nodes take one new generation of a key a minute, and those until now are used up: it is tried again",
+            )),
             ReshareState::Preparing { target, .. } | ReshareState::Wanted(target) => {
                 self.dealers(live, target, failed_runs).map(|dealers| {
                     let new = Generation {
