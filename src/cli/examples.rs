@@ -243,14 +243,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["sweep configure --token shop --network EVM --webhook https://shop.example.com/deposits"],
     ),
     (
-        "sweep rules",
-        &["sweep rules --token shop --chain 1 --enabled true"],
-    ),
-    (
         "sweep retry",
         &[
             "sweep retry --token shop --chain 1 --address 0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
         ],
+    ),
+    (
+        "sweep rules",
+        &["sweep rules --token shop --chain 1 --enabled true"],
     ),
     ("sweep show", &["sweep show --token shop"]),
     ("sweep status", &["sweep status --token shop"]),

@@ -146,11 +146,12 @@ impl SpanReceiver {
             .post(self.url.clone())
             .header(CONTENT_TYPE, "application/x-protobuf")
             .body(message(&self.resource, batch).encode_to_vec());
-        let answer = request.send().await;
-        let problem = match answer.and_then(reqwest::Response::error_for_status) {
-            Ok(_) => None,
+        let problem = match request.send().await {
+            Ok(answer) if answer.status().is_success() => None,
+            // Also where it sends us elsewhere.
+            Ok(answer) => Some(format!("it answers {}", answer.status())),
             // The URL is known, and may be long.
-            Err(error) => Some(error.without_url()),
+            Err(error) => Some(error.without_url().to_string()),
         };
         count(if problem.is_none() { "sent" } else { "dropped" }, spans);
         match (&problem, self.is_away) {

@@ -102,7 +102,8 @@ impl Receiver {
 
 async fn take(State(taken): State<Taken>, headers: HeaderMap, body: Bytes) -> HttpStatus {
     if taken.is_away.load(Ordering::SeqCst) {
-        return HttpStatus::SERVICE_UNAVAILABLE;
+        // Nobody follows it.
+        return HttpStatus::TEMPORARY_REDIRECT;
     }
     assert_eq!(headers["content-type"], "application/x-protobuf");
     taken.bytes.lock().unwrap().extend_from_slice(&body);
