@@ -121,7 +121,10 @@ impl Operation for ConfigureSweep {
             .add_to(&mut batch, AuditChain::Service, services.now_ms())?;
             match services.store.commit(batch).await {
                 // The chains of a first token may be followed from now on.
-                Ok(()) => services.listeners.followers.wake_all(services.chains.followed()),
+                Ok(()) => services
+                    .listeners
+                    .followers
+                    .wake_all(services.chains.followed()),
                 Err(CommitError::Conflict(key)) if key.space != KeySpace::Token => {
                     return Err(Fault::new(
                         Class::Conflict,
