@@ -85,24 +85,32 @@ impl FeeWork {
 
     /// What it may cost at what the nodes of its chain ask for, in the coin's smallest unit.
     pub fn cost(&self, estimates: &FeeEstimates) -> Option<U256> {
+        let usual = self.usual(estimates)?;
+        let price = parse_u256(&estimates.get(&self.chain)?.most_price).ok()?;
+        Some(match (self.chain.network, self.gas) {
+            (Network::Evm, Some(gas)) => times(price, gas),
+            _ => usual,
+        })
+    }
+
+    /// What such a transaction mostly costs, whatever gas the request names: the requester has no say in it.
+    fn usual(&self, estimates: &FeeEstimates) -> Option<U256> {
         if self.is_unknown {
             return None;
         }
         let asked = estimates.get(&self.chain)?;
         let price = parse_u256(&asked.most_price).ok()?;
         let transfer = parse_u256(&asked.transfer_fee).ok()?;
-        let times = |price: U256, units: u64| price.saturating_mul(U256::from(units));
-        Some(match (self.chain.network, self.gas) {
-            (Network::Evm, Some(gas)) => times(price, gas),
-            (Network::Evm, None) if self.is_transfer => transfer,
-            (Network::Evm, None) => {
+        Some(match self.chain.network {
+            Network::Evm if self.is_transfer => transfer,
+            Network::Evm => {
                 let calls = CALL_GAS.saturating_mul(self.other_calls.saturating_add(1));
                 times(
                     price,
                     self.payments.saturating_mul(ROW_GAS).saturating_add(calls),
                 )
             }
-            (Network::Bitcoin, _) => {
+            Network::Bitcoin => {
                 let outputs = self.payments.saturating_mul(OUTPUT_VBYTES);
                 times(price, outputs.saturating_add(OTHER_VBYTES))
             }
@@ -111,17 +119,35 @@ impl FeeWork {
         })
     }
 
-    /// The highest fee that is offered to a person: what the request names, or what it may cost with a margin.
+    /// What such a transaction mostly costs, where the gas that the request names makes it far more.
+    fn exceeded(&self, estimates: &FeeEstimates) -> Option<U256> {
+        let usual = self.usual(estimates)?;
+        (self.cost(estimates)? > times(usual, FAR)).then_some(usual)
+    }
+
+    /// What a fee is compared with: what it may cost, but not for gas that is far too much.
+    pub fn credible_cost(&self, estimates: &FeeEstimates) -> Option<U256> {
+        self.exceeded(estimates).or_else(|| self.cost(estimates))
+    }
+
+    /// The highest fee that is offered to a person: what the request names, or what it may cost with a margin. Never far above
+    /// what is usual, and nothing where nobody says that: who asks for a signature must not choose what people approve unread.
     pub fn offered(&self, estimates: &FeeEstimates) -> Option<u128> {
-        let cost = self.cost(estimates);
+        let (usual, cost) = (self.usual(estimates)?, self.cost(estimates)?);
+        let most = u128::try_from(times(usual.min(cost), FAR)).ok()?;
         // Elsewhere a transaction may cost more than it does mostly: when it opens an account, say.
         let is_offered = matches!(self.chain.network, Network::Evm | Network::Bitcoin);
-        match (self.named, cost) {
-            (Some(named), _) if !is_far(named, cost) => Some(named),
-            (_, Some(cost)) if is_offered => rounded_up(cost.saturating_mul(U256::from(MARGIN))),
-            (_, _) => None,
+        match self.named {
+            _ if self.exceeded(estimates).is_some() => None,
+            Some(named) if named <= most => Some(named),
+            _ if is_offered => Some(rounded_up(times(cost, MARGIN))?.min(most)),
+            _ => None,
         }
     }
+}
+
+fn times(amount: U256, number: u64) -> U256 {
+    amount.saturating_mul(U256::from(number))
 }
 
 /// The highest fee that is asked for.
@@ -144,15 +170,19 @@ pub struct FeeView {
     pub offered: String,
     /// What others have approved is far above what it may cost.
     pub is_far: bool,
+    /// What is usual, in coins, where the gas that the request names makes it far more; empty elsewhere.
+    pub exceeded: String,
 }
 
 impl FeeView {
     /// Adds what the nodes of its chain ask for, and what that says of what others have approved.
     pub fn compare(&mut self, asked: &FeeEstimates) {
-        let cost = self.work.cost(asked);
+        let in_coins = |cost: Option<U256>| cost.map(|cost| in_decimals(cost, self.decimals));
+        let cost = self.work.credible_cost(asked);
         let offered = self.work.offered(asked);
+        self.estimate = in_coins(self.work.cost(asked)).unwrap_or_default();
+        self.exceeded = in_coins(self.work.exceeded(asked)).unwrap_or_default();
         self.is_far = self.known.is_some_and(|known| is_far(known, cost));
-        self.estimate = cost.map_or(String::new(), |cost| in_decimals(cost, self.decimals));
         self.offered = match &self.value {
             // What others name is not taken over where it is far too much.
             known if !known.is_empty() && !self.is_far => known.clone(),
@@ -163,7 +193,7 @@ impl FeeView {
 
 /// Whether a fee is far above what the transaction may cost; not where nobody knows that.
 pub fn is_far(fee: u128, cost: Option<U256>) -> bool {
-    cost.is_some_and(|cost| U256::from(fee) > cost.saturating_mul(U256::from(FAR)))
+    cost.is_some_and(|cost| U256::from(fee) > times(cost, FAR))
 }
 
 /// With two digits, and zeros behind them.
@@ -241,11 +271,41 @@ mod tests {
         assert_eq!(named(7).offered(&asked), Some(7));
         assert_eq!(named(210_000_000).offered(&asked), Some(210_000_000));
         assert_eq!(named(210_000_001).offered(&asked), Some(42_000_000));
-        // Nobody says what it may cost.
+        // Nobody says what it may cost: nothing stands beside what the requester would choose.
         let silent = FeeEstimates::new();
-        assert_eq!(work().offered(&silent), None);
-        assert_eq!(named(7).offered(&silent), Some(7));
+        for work in [work(), named(7), named(1_000_000_000_000_000_000)] {
+            assert_eq!(work.offered(&silent), None);
+        }
         assert!(!is_far(u128::MAX, None));
+    }
+
+    #[test]
+    fn named_gas__should_raise_what_is_offered_ten_times_at_most() {
+        let asked = asked(1_000);
+        let gas = |gas, named, is_transfer| FeeWork {
+            gas: Some(gas),
+            named,
+            is_transfer,
+            ..work()
+        };
+        let usual = work().cost(&asked).unwrap();
+        assert_eq!(gas(50_000, None, true).offered(&asked), Some(100_000_000));
+        // More than it needs of what is usual with the margin, and not more than ten times.
+        assert_eq!(gas(210_000, None, true).offered(&asked), Some(210_000_000));
+        let named = Some(210_000_001);
+        assert_eq!(gas(50_000, named, true).offered(&asked), Some(100_000_000));
+        assert_eq!(gas(5, Some(51_000), true).offered(&asked), Some(10_000));
+        for (limit, is_transfer) in [(210_001, true), (30_000_000, true), (1_000_001, false)] {
+            for named in [None, Some(7), Some(u128::MAX)] {
+                let work = gas(limit, named, is_transfer);
+                assert_eq!(work.offered(&asked), None, "{limit}");
+            }
+        }
+        let greedy = gas(30_000_000, None, true);
+        assert_eq!(greedy.cost(&asked), Some(U256::from(30_000_000_000_u64)));
+        assert_eq!(greedy.credible_cost(&asked), Some(usual));
+        assert!(is_far(60_000_000_000, greedy.credible_cost(&asked)));
+        assert_eq!(gas(u64::MAX, None, true).credible_cost(&asked), Some(usual));
     }
 
     #[test]

@@ -246,7 +246,7 @@ pub async fn begin_approval(
     })))
 }
 
-/// What a person is asked who names fees that are far above what the nodes of their chains ask for.
+/// What a person is asked who names fees that are far above what the nodes of their chains ask for, or of which these say nothing.
 async fn far_fees(
     call: &ConsoleCall<'_>,
     signed_in: &SignedIn,
@@ -254,20 +254,32 @@ async fn far_fees(
 ) -> Option<String> {
     let chains = works.iter().map(|(work, _)| work.chain);
     let asked = fee_estimates::ask(call, signed_in, chains).await;
-    let far = works
+    let costs = works
         .iter()
-        .filter(|(work, fee)| is_far(*fee, work.cost(&asked)));
-    let highest = far.clone().max_by_key(|(_, fee)| *fee);
-    let (work, fee) = highest?;
-    let (unit, decimals) = coin(&work.chain);
-    let cost = in_decimals(work.cost(&asked)?, decimals);
-    Some(format!(
-        "{} of these fees {} more than ten times what the nodes of the chain ask for: {} {unit} where about {cost} {unit} would \
-         do. Is that what you mean?",
-        far.clone().count(),
-        if far.count() == 1 { "is" } else { "are" },
-        coins(*fee, decimals),
-    ))
+        .map(|(work, fee)| (work.chain, *fee, work.credible_cost(&asked)));
+    let (unsaid, said): (Vec<_>, Vec<_>) = costs.partition(|(.., cost)| cost.is_none());
+    let far = said.iter().filter(|(_, fee, cost)| is_far(*fee, *cost));
+    let mut sentences = Vec::new();
+    if let Some((chain, fee, cost)) = far.clone().max_by_key(|(_, fee, _)| *fee) {
+        let (unit, decimals) = coin(chain);
+        sentences.push(format!(
+            "{} of these fees {} more than ten times what the nodes of the chain ask for: {} {unit} where about {} {unit} is \
+             usual.",
+            far.clone().count(),
+            if far.count() == 1 { "is" } else { "are" },
+            coins(*fee, decimals),
+            in_decimals(cost.unwrap_or_default(), decimals),
+        ));
+    }
+    if let Some((chain, fee, _)) = unsaid.iter().max_by_key(|(_, fee, _)| *fee) {
+        let (unit, decimals) = coin(chain);
+        sentences.push(format!(
+            "Nobody says what {} of these transactions may cost, and you approve up to {} {unit} for one.",
+            unsaid.len(),
+            coins(*fee, decimals),
+        ));
+    }
+    (!sentences.is_empty()).then(|| format!("{} Is that what you mean?", sentences.join(" ")))
 }
 
 pub async fn approve(

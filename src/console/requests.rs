@@ -199,6 +199,7 @@ pub fn view(
                     estimate: String::new(),
                     offered: String::new(),
                     is_far: false,
+                    exceeded: String::new(),
                 });
             }
             let digest: [u8; 32] = Sha256::digest(&decoded.subject.payload).into();

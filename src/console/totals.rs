@@ -112,6 +112,7 @@ mod tests {
             estimate: String::new(),
             offered: String::new(),
             is_far: false,
+            exceeded: String::new(),
         });
         shown
     }

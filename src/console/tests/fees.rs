@@ -11,12 +11,22 @@ const TO: &str = "0x00000000000000000000000000000000c0ffee19";
 
 /// A payment of a wei on a chain, whose fee is left to its nodes.
 async fn payment(world: &World, from: &str, chain_id: u64) -> String {
+    payment_with(world, from, chain_id, None).await
+}
+
+/// The same with this gas.
+async fn payment_with(
+    world: &World,
+    from: &str,
+    chain_id: u64,
+    gas_fee: Option<wire::EvmGas>,
+) -> String {
     let kind = wire::create_signing_request_request::Type::EvmSendNative(wire::EvmSendNative {
         chain_id,
         from: from.into(),
         to: TO.into(),
         value: "1".into(),
-        gas_fee: None,
+        gas_fee,
         nonce: None,
     });
     let request = wire::CreateSigningRequestRequest {
@@ -112,10 +122,61 @@ async fn fee__should_be_named_once_for_all_payments_on_a_chain() {
     );
     for part in [
         "each of the 3 payments on evm:31337",
-        "data-fee=\"evm:987654321\" value=\"0.0000000000021\"",
+        "data-fee=\"evm:987654321\" value=\"\"",
         "The nodes of its chain do not say now what it may cost",
     ] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     assert_eq!(page.text.matches("value=\"0.000042\"").count(), 3);
+}
+
+#[tokio::test]
+async fn fee__should_be_asked_for_twice_where_nobody_says_what_it_may_cost() {
+    let (world, person, from) = with_chain().await;
+    let uuid = world.payment(&from, TO, 5, "").await;
+    let page = world
+        .get(&format!("/requests/{uuid}"), &person.cookie)
+        .await;
+    let field = "data-fee=\"evm:987654321\" value=\"\"";
+    assert!(page.text.contains(field), "{}", page.text);
+    let fee = "0.0000000000021";
+    let begun = begin(&world, &person, &uuid, fee, false).await.json();
+    assert!(begun["publicKey"].is_null(), "{begun}");
+    let question = begun["question"].as_str().unwrap();
+    for part in ["Nobody says what 1 of these transactions may cost", fee] {
+        assert!(question.contains(part), "{part}: {question}");
+    }
+    let meant = begin(&world, &person, &uuid, fee, true).await.json();
+    assert!(meant["publicKey"].is_object(), "{meant}");
+}
+
+#[tokio::test]
+async fn fee__should_not_be_offered_for_gas_that_is_far_above_what_is_usual() {
+    let (world, person, from) = with_chain().await;
+    let gas = |limit: &str| {
+        Some(wire::EvmGas {
+            gas_limit: Some(limit.into()),
+            ..Default::default()
+        })
+    };
+    let modest = payment_with(&world, &from, CHAIN, gas("50000")).await;
+    let greedy = payment_with(&world, &from, CHAIN, gas("30000000")).await;
+    let page = async |uuid: &str| {
+        let path = format!("/requests/{uuid}");
+        world.get(&path, &person.cookie).await.text
+    };
+    let (modest, text) = (page(&modest).await, page(&greedy).await);
+    assert!(modest.contains("value=\"0.0001\""), "{modest}");
+    assert!(!modest.contains("so much gas"), "{modest}");
+    for part in [
+        "data-fee=\"evm:31337\" value=\"\"",
+        "it may cost about 0.03 coins of this chain now",
+        "more than ten times what is usual, about 0.000021 coins of this chain",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Whoever names as much all the same is asked, although it is what the request's gas may cost.
+    let begun = begin(&world, &person, &greedy, "0.06", false).await.json();
+    let question = begun["question"].as_str().unwrap();
+    assert!(question.contains("0.000021"), "{question}");
 }
