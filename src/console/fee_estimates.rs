@@ -158,7 +158,7 @@ pub struct FeeView {
     pub place: String,
     /// What others have approved, in the smallest unit.
     pub known: Option<u128>,
-    /// It is far above those of the other requests of the page.
+    /// What is offered is far above that of the other requests of the page.
     pub is_high: bool,
     /// What others have approved, in coins; empty without any.
     pub value: String,
@@ -166,8 +166,8 @@ pub struct FeeView {
     pub work: FeeWork,
     /// What it may cost now, in coins; empty where the chain's nodes do not say.
     pub estimate: String,
-    /// The highest fee that the field has at first, in coins; empty: the person has to know it.
-    pub offered: String,
+    /// The highest fee that the field has at first, in the smallest unit; `None`: the person has to know it.
+    pub offered: Option<u128>,
     /// What others have approved is far above what it may cost.
     pub is_far: bool,
     /// What is usual, in coins, where the gas that the request names makes it far more; empty elsewhere.
@@ -183,11 +183,14 @@ impl FeeView {
         self.estimate = in_coins(self.work.cost(asked)).unwrap_or_default();
         self.exceeded = in_coins(self.work.exceeded(asked)).unwrap_or_default();
         self.is_far = self.known.is_some_and(|known| is_far(known, cost));
-        self.offered = match &self.value {
-            // What others name is not taken over where it is far too much.
-            known if !known.is_empty() && !self.is_far => known.clone(),
-            _ => offered.map_or(String::new(), |fee| coins(fee, self.decimals)),
-        };
+        // What others name is not taken over where it is far too much.
+        self.offered = self.known.filter(|_| !self.is_far).or(offered);
+    }
+
+    /// What the field has at first, in coins.
+    pub fn field(&self) -> String {
+        self.offered
+            .map_or(String::new(), |fee| coins(fee, self.decimals))
     }
 }
 

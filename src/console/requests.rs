@@ -197,7 +197,7 @@ pub fn view(
                     value: known.map(|fee| coins(fee, decimals)).unwrap_or_default(),
                     work,
                     estimate: String::new(),
-                    offered: String::new(),
+                    offered: None,
                     is_far: false,
                     exceeded: String::new(),
                 });

@@ -37,7 +37,7 @@ pub fn unsummed<'a>(requests: impl Iterator<Item = &'a RequestView>) -> usize {
     requests.filter(|it| !it.caution.is_empty()).count()
 }
 
-/// The totals of [`spends`], and the highest fees that others have approved, by chain.
+/// The totals of [`spends`], and the highest fees that the fields have at first, by chain.
 pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
     let mut totals = spends(requests.iter());
     let mut fees: BTreeMap<&str, (U256, &str, usize)> = BTreeMap::new();
@@ -45,14 +45,14 @@ pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
         let (total, _, _) = fees
             .entry(&fee.place)
             .or_insert((U256::ZERO, fee.unit, fee.decimals));
-        *total = total.saturating_add(U256::from(fee.known.unwrap_or_default()));
+        *total = total.saturating_add(U256::from(fee.offered.unwrap_or_default()));
     }
     let fees = fees
         .into_iter()
         .filter(|(_, (total, ..))| *total > U256::ZERO);
     let fees = fees.map(|(place, (total, unit, decimals))| TotalView {
         what: Text::new(format!(
-            "fees at most on {place}, as others have approved them"
+            "fees at most on {place}, as others have approved or as is offered here"
         )),
         amount: format!("{} {unit}", in_decimals(total, decimals)),
         smallest: total.to_string(),
@@ -65,18 +65,18 @@ pub fn of(requests: &[RequestView]) -> Vec<TotalView> {
 pub fn mark_high_fees(requests: &mut [RequestView]) {
     let mut of_chain: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     for fee in requests.iter().filter_map(|it| it.fee.as_ref()) {
-        if let Some(known) = fee.known {
-            of_chain.entry(fee.place.clone()).or_default().push(known);
+        if let Some(offered) = fee.offered {
+            of_chain.entry(fee.place.clone()).or_default().push(offered);
         }
     }
     for fee in requests.iter_mut().filter_map(|it| it.fee.as_mut()) {
-        let (Some(known), Some(all)) = (fee.known, of_chain.get_mut(&fee.place)) else {
+        let (Some(offered), Some(all)) = (fee.offered, of_chain.get_mut(&fee.place)) else {
             continue;
         };
         all.sort_unstable();
         let middle = all.get(all.len().saturating_sub(1) / 2).copied();
         fee.is_high =
-            all.len() >= FEW && middle.is_some_and(|middle| known > middle.saturating_mul(HIGH));
+            all.len() >= FEW && middle.is_some_and(|middle| offered > middle.saturating_mul(HIGH));
     }
 }
 
@@ -91,13 +91,13 @@ mod tests {
         requests::view,
     };
 
-    fn with_fee(place: &str, known: Option<u128>) -> RequestView {
+    fn with_fee(place: &str, offered: Option<u128>) -> RequestView {
         let mut shown = view(&wire::SigningRequest::default(), "", "", 0);
         shown.fee = Some(FeeView {
             unit: "ETH",
             decimals: 18,
             place: place.to_owned(),
-            known,
+            known: None,
             value: String::new(),
             is_high: false,
             work: FeeWork {
@@ -110,7 +110,7 @@ mod tests {
                 named: None,
             },
             estimate: String::new(),
-            offered: String::new(),
+            offered,
             is_far: false,
             exceeded: String::new(),
         });

@@ -128,6 +128,34 @@ async fn fee__should_be_named_once_for_all_payments_on_a_chain() {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     assert_eq!(page.text.matches("value=\"0.000042\"").count(), 3);
+    // What one press approves.
+    let total = "as others have approved or as is offered here";
+    assert_eq!(page.text.matches(total).count(), 1, "{}", page.text);
+    let sum = "0.000126 coins of this chain";
+    assert!(page.text.contains(sum), "{}", page.text);
+}
+
+#[tokio::test]
+async fn fee__should_be_marked_where_the_request_makes_it_far_more_than_the_others() {
+    let (world, person, from) = with_chain().await;
+    let price = |max_fee: &str| {
+        Some(wire::EvmGas {
+            max_fee: Some(max_fee.into()),
+            max_priority_fee: Some("1".into()),
+            gas_limit: Some("21000".into()),
+            ..Default::default()
+        })
+    };
+    let mut query = String::new();
+    for max_fee in ["400000000", "400000000", "400000000", "10000000000"] {
+        let gas = price(max_fee);
+        let uuid = payment_with(&world, &from, CHAIN, gas).await;
+        query += &format!("uuid={uuid}&");
+    }
+    let path = format!("/requests?{query}");
+    let page = world.get(&path, &person.cookie).await.text;
+    let mark = "more than ten times that of most others here";
+    assert_eq!(page.matches(mark).count(), 1, "{page}");
 }
 
 #[tokio::test]
