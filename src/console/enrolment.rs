@@ -200,12 +200,13 @@ async fn try_link<T>(
     link: &str,
     tried: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, PageError> {
-    let lock_out = &call.console.lock_out;
     let link = TriedSecret::link(link);
-    lock_out.check(link, call.address, call.now_ms())?;
+    call.console
+        .lock_out
+        .check(link, call.address, call.now_ms())?;
     Ok(tried.await.inspect_err(|fault| {
         if *fault.class() == Class::Unauthenticated {
-            lock_out.wrong(link, call.address, call.now_ms());
+            call.wrong(link);
         }
     })?)
 }

@@ -62,7 +62,7 @@ use covault_core::fault::{Class, Fault};
 
 use self::{
     facts::KnownTokens,
-    lockout::LockOut,
+    lockout::{LockOut, TriedSecret},
     reader_places::ReaderPlaces,
     response::{PageError, PageResponse},
 };
@@ -160,6 +160,15 @@ impl ConsoleCall<'_> {
 
     fn origin(&self) -> &str {
         &self.console.place.origin
+    }
+
+    /// Counts a wrong try, and lets it cost the address more than other calls do: guessing has to be slow.
+    fn wrong(&self, tried: TriedSecret) {
+        let Console { lock_out, api, .. } = &**self.console;
+        lock_out.wrong(tried, self.address, self.now_ms());
+        if let Some(address) = self.address {
+            api.admission.unauthenticated(address);
+        }
     }
 
     /// The values of a parameter of the URL.

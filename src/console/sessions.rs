@@ -179,10 +179,7 @@ pub async fn sign_in(call: &ConsoleCall<'_>) -> Result<PageResponse, PageError> 
         Ok(secret) => secret,
         Err(fault) => {
             if *fault.class() == Class::Unauthenticated {
-                lock_out.wrong(tried, call.address, call.now_ms());
-                if let Some(address) = call.address {
-                    call.console.api.admission.unauthenticated(address);
-                }
+                call.wrong(tried);
             }
             return Err(fault.into());
         }

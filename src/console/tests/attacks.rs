@@ -7,7 +7,10 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::api::admission::AnswerShare;
+use crate::{
+    api::admission::{Admission, AdmissionLimits, AnswerShare, CallRate},
+    http::tests::routes::UNLIMITED,
+};
 
 #[tokio::test]
 async fn another_site__should_have_nothing_done() {
@@ -213,6 +216,48 @@ async fn links__should_not_be_guessed() {
     let link = world.invite("treasurer", "approver", &[]).await;
     let said = world.post("/enrol/begin", "", &json!({"link": link})).await;
     assert_eq!(said.status, 200, "{}", said.text);
+}
+
+#[tokio::test]
+async fn wrong_links__should_cost_their_address_more_than_right_ones() {
+    let store = Arc::new(MemoryStore::new());
+    let inner = World::with_api(store, 1, ChainClients::default(), |api| {
+        let per_address = CallRate {
+            per_second: 1,
+            burst: 30,
+        };
+        api.admission = Admission::new(&AdmissionLimits {
+            per_address,
+            ..UNLIMITED
+        });
+    })
+    .await;
+    let peer: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    let app = inner.app.clone().layer(Extension(Peer(peer)));
+    let world = World { app, ..inner };
+    let link = world.invite("treasurer", "approver", &[]).await;
+    let begin = async |link: &str, forwarded: &str| {
+        let headers = [
+            ("origin", ORIGIN),
+            ("content-type", "application/json"),
+            ("accept", "application/json"),
+            ("x-forwarded-for", forwarded),
+        ];
+        let body = json!({"link": link}).to_string();
+        world
+            .send("POST", "/enrol/begin", &headers, body)
+            .await
+            .status
+    };
+    let mut wrong = 0;
+    while begin(&text(&[wrong; 32]), "203.0.113.1").await == 401 {
+        wrong += 1;
+    }
+    assert!((3..=5).contains(&wrong), "{wrong}");
+    assert_eq!(begin(&link, "203.0.113.1").await, 429);
+    for _ in 0..10 {
+        assert_eq!(begin(&link, "203.0.113.2").await, 200);
+    }
 }
 
 #[tokio::test]

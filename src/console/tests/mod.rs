@@ -137,9 +137,20 @@ impl World {
 
     /// On a store.
     pub async fn on(store: Arc<dyn Store>, trusted_proxies: usize, chains: ChainClients) -> Self {
+        Self::with_api(store, trusted_proxies, chains, |_| {}).await
+    }
+
+    /// With another API.
+    pub async fn with_api(
+        store: Arc<dyn Store>,
+        trusted_proxies: usize,
+        chains: ChainClients,
+        change: impl FnOnce(&mut Api),
+    ) -> Self {
         let api = api_on(store, Arc::<NoSigners>::default(), chains, |api| {
             api.max_body_bytes = 1 << 20;
             api.trusted_proxies = 0;
+            change(api);
         })
         .await;
         let place = PageOrigin {
