@@ -27,11 +27,13 @@ use covault_core::{
 };
 
 use super::{
-    ConsoleCall, facts,
+    ConsoleCall,
+    earlier_tries::SEND,
+    facts,
     fee_estimates::{self, FeeWork},
     forbidden,
-    pages::vault_names,
-    requests::{SEND, details, view},
+    pages::{details, vault_names},
+    requests::view,
     response::{PageError, PageResponse},
     sessions,
     text::{Text, Time},

@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     ConsoleCall,
-    pages::vault_names,
-    requests::{details, view},
+    pages::{details, vault_names},
+    requests::view,
     response::{PageError, PageResponse},
     text::Text,
     views::{InboxPage, RequestView, Shell},

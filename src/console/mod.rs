@@ -10,6 +10,7 @@ mod audit;
 mod batch_upload;
 mod batches;
 mod csv;
+pub mod earlier_tries;
 pub mod enrolment;
 mod events;
 mod facts;

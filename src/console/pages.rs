@@ -1,10 +1,17 @@
-//! Names of vaults, the signer nodes, and the person's own account.
+//! Names of vaults and single requests for other pages, the signer nodes, and the person's own account.
 
 use std::collections::HashMap;
 
 use askama::Template;
-use covault_actors::{operations::ListNodes, users::SignedIn};
-use covault_core::{fault::Fault, schema::admin, user::UserRole};
+use covault_actors::{
+    operations::{GetSigningRequestDetails, ListNodes},
+    users::SignedIn,
+};
+use covault_core::{
+    fault::Fault,
+    schema::{admin, wire},
+    user::UserRole,
+};
 
 use super::{
     ConsoleCall, forbidden,
@@ -26,6 +33,25 @@ pub async fn vault_names(
     let names = call.gateway().pages(&caller).vault_names().await?;
     let names = names.into_iter();
     Ok(names.map(|(id, name)| (id.to_string(), name)).collect())
+}
+
+/// A request, as this person may see it.
+///
+/// # Errors
+/// `Invalid uuid` when there is none for this person.
+pub async fn details(
+    call: &ConsoleCall<'_>,
+    signed_in: &SignedIn,
+    uuid: &str,
+) -> Result<wire::SigningRequest, Fault> {
+    let request = wire::GetSigningRequestDetailsRequest {
+        uuid: uuid.to_owned(),
+    };
+    let answer = call.operation::<GetSigningRequestDetails>(signed_in, &request);
+    answer
+        .await?
+        .signing_request
+        .ok_or_else(Fault::invalid_uuid)
 }
 
 #[derive(Template)]

@@ -3,31 +3,28 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use covault_actors::{
-    operations::{GetBatchPayment, GetSigningRequestDetails},
-    users::SignedIn,
-};
+use covault_actors::users::SignedIn;
 use covault_core::{
     amount::parse_u128,
     approval::{MAX_LIST, words},
-    fault::Fault,
     networks::{Network, Payload, outflow::Spend},
-    schema::{admin, json, wire},
+    schema::{json, wire},
     user::UserRole,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    ConsoleCall, facts,
+    ConsoleCall, earlier_tries, facts,
     fee_estimates::{self, FeeView, FeeWork},
-    pages::vault_names,
+    pages::{details, vault_names},
     response::{PageError, PageResponse},
-    standing::{ApprovalStanding, is_held, leading},
+    standing::{ApprovalStanding, is_held, leading, status},
     text::{SpendView, Text, Time},
     totals,
     views::{
-        ApprovalView, FeePlaceView, OnChainView, RequestView, RequestsPage, SPENDS, Shell, sums_of,
+        ApprovalView, EarlierTry, FeePlaceView, OnChainView, RequestView, RequestsPage, SPENDS,
+        Shell, sums_of,
     },
 };
 use crate::{
@@ -35,8 +32,6 @@ use crate::{
     units::{coin, coins},
 };
 
-/// The stage of a request of a batch payment that pays its rows.
-pub const SEND: &str = "send";
 /// What of a request's JSON is not its payload.
 const NOT_PAYLOAD: [&str; 7] = [
     "approvalSubject",
@@ -83,9 +78,7 @@ pub async fn page(
         .filter(|(_, view)| may_approve && view.is_offered());
     let works = offered.filter_map(|(_, view)| view.fee.as_ref());
     let chains: Vec<_> = works.map(|fee| fee.work.chain).collect();
-    for (request, view) in &mut found {
-        view.earlier_try = earlier_try(call, signed_in, request).await;
-    }
+    earlier_tries::add(call, signed_in, &mut found).await;
     let asked = fee_estimates::ask(call, signed_in, chains.into_iter());
     let (asked, ()) = futures::join!(asked, facts::add(call, signed_in, &mut found));
     for fee in found.iter_mut().filter_map(|(_, view)| view.fee.as_mut()) {
@@ -137,25 +130,6 @@ fn leave_out(found: &mut Vec<(wire::SigningRequest, RequestView)>) -> Vec<(Strin
 /// Whether all of them wait: what cannot be shown, and so not be approved, most needs to be rejected.
 fn can_be_rejected(requests: &[RequestView]) -> bool {
     requests.iter().all(|it| !it.shown.is_empty())
-}
-
-/// A request, as this person may see it.
-///
-/// # Errors
-/// `Invalid uuid` when there is none for this person.
-pub async fn details(
-    call: &ConsoleCall<'_>,
-    signed_in: &SignedIn,
-    uuid: &str,
-) -> Result<wire::SigningRequest, Fault> {
-    let request = wire::GetSigningRequestDetailsRequest {
-        uuid: uuid.to_owned(),
-    };
-    let answer = call.operation::<GetSigningRequestDetails>(signed_in, &request);
-    answer
-        .await?
-        .signing_request
-        .ok_or_else(Fault::invalid_uuid)
 }
 
 /// What is shown of a request to this person at `now_ms`, in milliseconds since the Unix epoch.
@@ -262,7 +236,7 @@ pub fn view(
         sums: sums_of(&all_spends),
         caution,
         batch_uuid: Text::new(&request.batch_payment_uuid),
-        earlier_try: None,
+        earlier_try: EarlierTry::None,
         batch_part,
         batch_spends,
         contract: None,
@@ -304,43 +278,6 @@ pub fn view(
         replaces: Text::new(&request.replaces_uuid),
         problem,
     }
-}
-
-/// The newest request before this one that was to pay the same rows of its batch payment, with its status; nothing where it is
-/// the first, or pays none.
-async fn earlier_try(
-    call: &ConsoleCall<'_>,
-    signed_in: &SignedIn,
-    request: &wire::SigningRequest,
-) -> Option<(String, String)> {
-    let batch = &request.batch_payment_uuid;
-    if batch.is_empty() {
-        return None;
-    }
-    let asked = admin::GetBatchPaymentRequest {
-        uuid: batch.clone(),
-    };
-    let found = call.operation::<GetBatchPayment>(signed_in, &asked).await;
-    let requests = found.ok()?.batch_payment?.requests;
-    let earlier = earlier_of(&requests, &request.uuid)?;
-    let status = match details(call, signed_in, earlier).await {
-        Ok(request) => status(&request),
-        Err(_) => "it cannot be shown".to_owned(),
-    };
-    Some((earlier.to_owned(), status))
-}
-
-/// The newest one before a request that pays, of those that pay.
-fn earlier_of<'a>(requests: &'a [admin::BatchStageRequest], uuid: &str) -> Option<&'a str> {
-    let mut paying = requests.iter().rev().filter(|made| made.stage == SEND);
-    paying.find(|made| made.uuid == uuid)?;
-    paying.next().map(|made| made.uuid.as_str())
-}
-
-/// `pending`
-fn status(request: &wire::SigningRequest) -> String {
-    let name = request.status().as_str_name();
-    name.trim_start_matches("STATUS_").to_ascii_lowercase()
 }
 
 /// What a request that was signed came to: "succeeded" says that it was sent, not that anyone was paid.
@@ -546,32 +483,6 @@ mod tests {
         let shown = view(&request, "treasury", "treasurer", 0).wanted;
         let shown: Vec<_> = shown.iter().map(Text::to_string).collect();
         assert_eq!(shown, [first, "signer-2 wants 1 of \\u{202e}cfo"]);
-    }
-
-    #[test]
-    fn earlier_try__should_be_the_newest_one_before_that_was_to_pay() {
-        let made = |(uuid, stage): (&str, &str)| admin::BatchStageRequest {
-            uuid: uuid.to_owned(),
-            stage: stage.to_owned(),
-        };
-        let all = [
-            ("a", "allowance"),
-            ("b", "send"),
-            ("c", "allowance"),
-            ("d", "send"),
-            ("e", "send"),
-        ];
-        let all = all.map(made);
-        for (uuid, earlier) in [
-            ("a", None),
-            ("b", None),
-            ("c", None),
-            ("d", Some("b")),
-            ("e", Some("d")),
-            ("x", None),
-        ] {
-            assert_eq!(earlier_of(&all, uuid), earlier, "{uuid}");
-        }
     }
 
     #[test]

@@ -1,7 +1,13 @@
-//! Whether a person's approval counts now. Approvals count together when they name the same fee and the same
+//! Where a request stands, and whether a person's approval counts now. Approvals count together when they name the same fee and the same
 //! end.
 
 use covault_core::schema::wire;
+
+/// The word of a request's status: `pending`.
+pub fn status(request: &wire::SigningRequest) -> String {
+    let name = request.status().as_str_name();
+    name.trim_start_matches("STATUS_").to_ascii_lowercase()
+}
 
 fn holds(given: &wire::GivenApproval, now_ms: u64) -> bool {
     given.valid_until_timestamp > now_ms

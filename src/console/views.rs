@@ -155,8 +155,8 @@ pub struct RequestView {
     pub caution: &'static str,
     /// The batch payment that the service made it for; empty without one.
     pub batch_uuid: Text,
-    /// The request that was to pay the same before, and its status; on the pages of requests.
-    pub earlier_try: Option<(String, String)>,
+    /// The request that was to pay the same before; on the pages of requests.
+    pub earlier_try: EarlierTry,
     /// What it would do as a part of a batch payment, and with which contract of which chain.
     pub batch_part: Option<(u64, evm::Address, evm::batch::BatchPart)>,
     /// What it pays if that is a batch contract.
@@ -275,6 +275,16 @@ pub struct RuleView {
     pub threshold: u32,
     /// Names, and how they are doing.
     pub signers: Vec<(Text, String)>,
+}
+
+/// The newest request before one that was to pay the same rows of its batch payment.
+pub enum EarlierTry {
+    /// It is the first, or pays none.
+    None,
+    /// That one, and its status.
+    Made { uuid: String, status: String },
+    /// Nobody could say.
+    Unknown,
 }
 
 /// The highest fees of all payments on a chain, to be named together.

@@ -804,7 +804,10 @@ fn notes_of_a_speed_up_of_a_batch__should_be_the_clients() {
         let page = views::RequestsPage {
             shell: views::Shell::outside(),
             requests: vec![views::RequestView {
-                earlier_try: Some((earlier.0.into(), earlier.1.into())),
+                earlier_try: views::EarlierTry::Made {
+                    uuid: earlier.0.into(),
+                    status: earlier.1.into(),
+                },
                 ..requests::view(&request, "treasury", "treasurer", 0)
             }],
             has_totals: false,

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod batches;
+mod earlier_tries;
 mod fees;
 mod gestures;
 mod lists;
