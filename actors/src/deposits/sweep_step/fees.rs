@@ -18,9 +18,11 @@ use covault_core::{
 use super::{
     SweptWallet,
     outcome::{self, LostRequest},
+    shared::LookAnswers,
 };
 use crate::{
     chain_rpc::{ChainClient, ChainError, ChainRefusal},
+    port::MonotonicClock,
     requests::tx_builder,
 };
 
@@ -318,7 +320,9 @@ impl SweepSpending<'_> {
             }),
             queries => queries,
         };
-        let chain_data = self.prices(client, &queries).await?;
+        let all = client.chain_data(&queries, services.now_ms());
+        let (said, clock) = (&self.swept.said, &*services.monotonic);
+        let chain_data = prices(said, clock, client.gas_of(&queries), all).await?;
         // The request names its own fees, so that nothing looks at the price again after this.
         let problem = services
             .chains
@@ -339,27 +343,6 @@ impl SweepSpending<'_> {
             }
             _ => Err(ChainError::Unknown("the nodes report no fees".into())),
         }
-    }
-
-    /// The prices of this look, with the gas of this transfer.
-    async fn prices(
-        &self,
-        client: &dyn ChainClient,
-        queries: &Queries,
-    ) -> Result<ChainData, ChainError> {
-        let (services, said) = (&self.swept.services, &self.swept.said);
-        let at_ms = services.monotonic.elapsed_ms();
-        if said.has_prices(at_ms) {
-            let gas = client.gas_of(queries).await?;
-            if let Some(data) = said.priced(gas, at_ms) {
-                return Ok(ChainData::Evm(data));
-            }
-        }
-        let data = client.chain_data(queries, services.now_ms()).await?;
-        if let ChainData::Evm(data) = &data {
-            said.learn_prices(data.clone(), at_ms);
-        }
-        Ok(data)
     }
 
     /// What the chain takes beside gas, with a quarter more: it changes with each block, and is not part of what is offered.
@@ -402,6 +385,27 @@ impl SweepSpending<'_> {
         let balance = client.balance(address, token.as_deref()).await?;
         parse_u256(&balance).map_err(|error| ChainError::Unknown(error.to_string()))
     }
+}
+
+/// The prices of this look, with the `gas` of this transfer, where they still hold once that is said; else `all` anew.
+async fn prices(
+    said: &LookAnswers,
+    clock: &dyn MonotonicClock,
+    gas: impl Future<Output = Result<u64, ChainError>>,
+    all: impl Future<Output = Result<ChainData, ChainError>>,
+) -> Result<ChainData, ChainError> {
+    if said.has_prices(clock.elapsed_ms()) {
+        let gas = gas.await?;
+        if let Some(data) = said.priced(gas, clock.elapsed_ms()) {
+            return Ok(ChainData::Evm(data));
+        }
+    }
+    let at_ms = clock.elapsed_ms();
+    let data = all.await?;
+    if let ChainData::Evm(data) = &data {
+        said.learn_prices(data.clone(), at_ms);
+    }
+    Ok(data)
 }
 
 /// What nodes say that a transaction costs.
@@ -458,7 +462,47 @@ fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use super::{FeeQuote, Fees, gas_problem};
+    use covault_core::networks::evm;
+
+    use super::{ChainData, FeeQuote, Fees, LookAnswers, MonotonicClock as _, gas_problem, prices};
+    use crate::testing::ManualClock;
+
+    #[tokio::test]
+    async fn prices__should_be_asked_for_anew_where_they_grew_old_while_the_gas_was_asked_for() {
+        let fees = |base_fee| Fees {
+            estimate_gas: 65_000,
+            base_fee,
+            max_priority_fee: 3,
+        };
+        let of = |base_fee| evm::ChainData {
+            nonce: None,
+            eip1559: true,
+            fees: Some(fees(base_fee)),
+        };
+        for (takes_ms, expected) in [
+            (
+                1_999,
+                Fees {
+                    estimate_gas: 7,
+                    ..fees(80)
+                },
+            ),
+            (2_000, fees(100)),
+        ] {
+            let (said, clock) = (LookAnswers::default(), ManualClock::default());
+            said.learn_prices(of(80), clock.elapsed_ms());
+            let gas = async {
+                clock.advance(takes_ms);
+                Ok(7)
+            };
+            let all = async { Ok(ChainData::Evm(of(100))) };
+            let ChainData::Evm(data) = prices(&said, &clock, gas, all).await.unwrap() else {
+                panic!("of EVM");
+            };
+            assert_eq!(data.fees, Some(expected));
+            assert!(said.has_prices(clock.elapsed_ms()));
+        }
+    }
 
     #[test]
     fn move__should_never_offer_more_than_max_gas_price() {
