@@ -378,10 +378,14 @@ fn details(request: &SigningRequest, fields: &mut Map<String, Value>) {
 /// Words of others on one line, without characters that turn or hide text, and without anything that becomes a link.
 fn foreign(text: &str) -> String {
     let plain = |letter: char| match letter {
-        '\u{200b}'..='\u{200f}'
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' => '?',
+        | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}'
+        | '\u{e0000}'..='\u{e0fff}' => '?',
         letter if letter.is_control() => ' ',
         letter => letter,
     };
@@ -389,11 +393,12 @@ fn foreign(text: &str) -> String {
     let mut letters = text.chars().map(plain).peekable();
     let mut before = ' ';
     while let Some(letter) = letters.next() {
-        // Programs make a link of a name of a host, too.
+        // Programs make a link of a name of a host, too; it may have combining letters and signs.
         let next = letters.peek().copied().unwrap_or(' ');
         let is_in_a_name = matches!(letter, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}')
-            && before.is_alphanumeric()
-            && next.is_alphabetic();
+            && !before.is_whitespace()
+            && !next.is_whitespace()
+            && !matches!(next, '.' | '0'..='9');
         let is_in_a_url = letter == ':' && next == '/';
         if is_in_a_name {
             shown.push(' ');
@@ -425,6 +430,11 @@ mod tests {
             ("WWW.evil.Example", "WWW .evil .Example"),
             ("covault-login.example/x", "covault-login .example/x"),
             ("b\u{fc}ro\u{3002}example", "b\u{fc}ro \u{3002}example"),
+            ("covault-login\u{ad}.com", "covault-login? .com"),
+            ("evil.\u{ad}com", "evil .?com"),
+            ("e\u{301}.com", "e\u{301} .com"),
+            ("\u{2764}\u{fe0f}.ws", "\u{2764}? .ws"),
+            ("evil..com, wait... now.", "evil. .com, wait... now."),
             ("rent\n\u{202e}now", "rent ?now"),
             ("1.5 ETH. Paid. 10.0.0.1", "1.5 ETH. Paid. 10.0.0.1"),
         ] {
