@@ -8,30 +8,21 @@ use std::{
 
 use sd_notify::NotifyState;
 
-use crate::shutdown::{self, StopSignal};
-
-/// Says that the process works, that it still does for as long as its runtime runs tasks, and once that it stops.
+/// Says that the process works, and from then on, while it is asked for, that its runtime runs tasks: until the process is
+/// gone, as stopping may take a while.
 ///
 /// Within a runtime.
-pub fn ready(mut stop: StopSignal) {
+pub fn ready() {
     tell(NotifyState::Ready);
     let period = sd_notify::watchdog_enabled().map(|limit| limit / 2);
-    tokio::spawn(async move {
-        let alive = async {
-            match period.filter(|period| !period.is_zero()) {
-                Some(period) => keep_alive(period).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = shutdown::requested(&mut stop) => tell(NotifyState::Stopping),
-            () = alive => {}
-        }
-        // Until the process is gone: stopping may take a while.
-        if let Some(period) = period.filter(|period| !period.is_zero()) {
-            keep_alive(period).await;
-        }
-    });
+    if let Some(period) = period.filter(|period| !period.is_zero()) {
+        tokio::spawn(keep_alive(period));
+    }
+}
+
+/// Says that the process stops. Before it does: a process with little to stop is gone at once.
+pub fn stopping() {
+    tell(NotifyState::Stopping);
 }
 
 async fn keep_alive(period: Duration) {

@@ -8,17 +8,18 @@ use tokio::{
 /// Becomes true when the process should stop.
 pub type StopSignal = watch::Receiver<bool>;
 
-/// Listens for the signals.
+/// Listens for the signals. `told` is called before anything stops.
 ///
 /// # Errors
 /// When the signal handlers cannot be installed.
-pub fn on_signals() -> std::io::Result<StopSignal> {
+pub fn on_signals(told: fn()) -> std::io::Result<StopSignal> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
         next(&mut terminate, &mut interrupt).await;
         tracing::info!("stopping; a second signal ends the process at once");
+        told();
         // Nobody listening means that everything has stopped already.
         let _ = sender.send(true);
         next(&mut terminate, &mut interrupt).await;

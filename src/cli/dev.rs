@@ -117,7 +117,7 @@ fn chain(text: &str) -> Result<(String, String), String> {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let (mut config, ignored) = Config::load_with("covault dev", SETTINGS)?;
     super::start_logging(&config, &ignored)?;
-    let mut stop = shutdown::on_signals()?;
+    let mut stop = shutdown::on_signals(|| {})?;
     for (id, url) in &args.chains {
         config.chains.add(id, url)?;
     }

@@ -47,7 +47,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
     config.serve.init |= args.init;
     super::start_logging(&config, &ignored)?;
     protection.log();
-    let stop = shutdown::on_signals()?;
+    let stop = shutdown::on_signals(service_manager::stopping)?;
     let serve = &config.serve;
     telemetry::on_hangup(hangup, args.config.clone());
     // Before the first file is made: a start that fails leaves nothing behind.
@@ -124,7 +124,7 @@ pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()
              (docs/threat-model.md)"
         );
     }
-    service_manager::ready(stop.clone());
+    service_manager::ready();
     running.serve(listeners, stop).await?;
     traces.finish().await;
     if let Some(metrics) = metrics {

@@ -114,7 +114,7 @@ async fn prepare(file: Option<&Path>, asks: bool) -> anyhow::Result<Option<Signe
     let (config, ignored) = Config::load_for_signer(file)?;
     let settings = Config::shown(file).ok();
     super::start_logging(&config, &ignored)?;
-    let mut stop = shutdown::on_signals()?;
+    let mut stop = shutdown::on_signals(|| {})?;
     let signer = &config.signer;
     let callback = config.client_signer.callback()?;
     if asks && callback.is_none() {
@@ -176,7 +176,7 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
         rules,
     } = setup;
     let signer = &config.signer;
-    let stop = shutdown::on_signals()?;
+    let stop = shutdown::on_signals(service_manager::stopping)?;
     if signer.development {
         tracing::warn!(
             "signer.development is true: this node starts without what protects its keys from a \
@@ -269,10 +269,9 @@ async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
             unused_keys: signer.unused_keys,
         },
     });
-    let told = stop.clone();
     let up = move || {
         tracing::info!(name, identity = line, "the signer node is up");
-        service_manager::ready(told);
+        service_manager::ready();
     };
     let run = Node::run_and_tell(node, stop, up);
     run.await.map_err(wiring::explain)?;

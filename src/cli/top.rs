@@ -51,7 +51,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // What is wrong from the start is said where it stays.
     let first = answers.recv().await.context("nobody asks")??;
     let mut view = View::new(address, first, Instant::now());
-    let mut stop = shutdown::on_signals()?;
+    let mut stop = shutdown::on_signals(|| {})?;
     let mut screen = Screen::take()?;
     let mut events = EventStream::new();
     loop {
