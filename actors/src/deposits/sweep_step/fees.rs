@@ -462,10 +462,9 @@ fn gas(limit: u64, max_fee: u128, max_priority_fee: u128) -> wire::EvmGas {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::networks::evm;
+    use covault_core::{networks::evm, testing::ManualClock};
 
     use super::{ChainData, FeeQuote, Fees, LookAnswers, MonotonicClock as _, gas_problem, prices};
-    use crate::testing::ManualClock;
 
     #[tokio::test]
     async fn prices__should_be_asked_for_anew_where_they_grew_old_while_the_gas_was_asked_for() {
