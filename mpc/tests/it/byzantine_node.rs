@@ -118,6 +118,8 @@ impl ForgedRequest {
             &self.nonces,
             20_000_u64,
             self.sent_at_ms,
+            // Not traced.
+            None::<()>,
         );
         bcs::to_bytes(&fields).unwrap()
     }

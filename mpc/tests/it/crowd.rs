@@ -600,6 +600,7 @@ async fn signer__should_be_busy_when_it_has_as_many_sessions_as_it_may() {
             nonces,
             60_000_u64,
             now_ms(),
+            None::<()>,
         );
         let header = EnvelopeHeader {
             kind: EnvelopeKind::SigningOrder,

@@ -378,7 +378,16 @@ impl HostileOrchestrator {
     fn order(&self, order: &SigningOrder, signers: &[NodeId], nonces: [Vec<u64>; 2]) -> SessionId {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let nonces = nonces.to_vec();
-        let body = bcs::to_bytes(&(order, session, signers, nonces, 5_000_u64, now_ms())).unwrap();
+        let body = bcs::to_bytes(&(
+            order,
+            session,
+            signers,
+            nonces,
+            5_000_u64,
+            now_ms(),
+            None::<()>,
+        ))
+        .unwrap();
         self.send(EnvelopeKind::SigningOrder, session, signers[1], &body);
         session
     }

@@ -725,7 +725,15 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
             for (number, to) in (0_u8..).zip(&ids) {
                 let order = unlimited(&test, &root, 2 * round + number);
                 let nonces = Vec::<Vec<u64>>::new();
-                let body = (&order, session, &ids, nonces, 2_000_u64, now_ms());
+                let body = (
+                    &order,
+                    session,
+                    &ids,
+                    nonces,
+                    2_000_u64,
+                    now_ms(),
+                    None::<()>,
+                );
                 let header = EnvelopeHeader {
                     kind: EnvelopeKind::SigningOrder,
                     sealed: true,
